@@ -1,0 +1,72 @@
+# The only words a newcomer needs: `make demo` and `make test`. Everything is set up on the way:
+# Python 3.11+, git and make are enough. A repeated `make setup` does nothing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROTOS := $(wildcard proto/holdover/v1/*.proto)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+
+# Each stamp is newer than what it was made from.
+LOCKED := $(VENV)/.locked
+INSTALLED := $(VENV)/.installed
+STUBS := $(VENV)/.stubs
+BENCH_LOCKED := $(VENV)/.bench-locked
+
+.PHONY: setup demo test lint format bench proto docs clean
+.DEFAULT_GOAL := setup
+
+setup: $(INSTALLED) $(STUBS)
+
+$(LOCKED): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "holdover needs Python 3.11 or newer, and '$(PYTHON)' is not (or is missing);" \
+	    "name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV) || { \
+	  echo "cannot make $(VENV): is the venv module of '$(PYTHON)' installed (python3-venv)?" >&2; \
+	  exit 1; }
+	$(PIP) install --quiet -r requirements.lock
+	@touch $@
+
+$(INSTALLED): $(LOCKED) pyproject.toml hatch_build.py
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $(STUBS) $@
+
+$(STUBS): $(INSTALLED) $(PROTOS)
+	$(BIN)/python hatch_build.py >/dev/null
+	@touch $@
+
+$(BENCH_LOCKED): $(INSTALLED) requirements-bench.lock
+	$(PIP) install --quiet -r requirements-bench.lock
+	@touch $@
+
+demo: setup
+	$(BIN)/holdover demo
+
+# ARGS passes options on, for example: make test ARGS="tests/unit -x"
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy .
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup $(BENCH_LOCKED)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+proto: $(INSTALLED)
+	$(BIN)/python hatch_build.py
+	@touch $(STUBS)
+
+docs: setup
+	$(BIN)/python -m holdover.config > docs/configuration.md
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -f holdover/v1/*_pb2*.py holdover/v1/*_pb2*.pyi

@@ -1,0 +1,1 @@
+"""Holdover: a batch cluster whose finished work outlives its JobManager."""

@@ -1,0 +1,1 @@
+"""Stubs generated from ``proto/holdover/v1`` when the project is built; never edited by hand."""
