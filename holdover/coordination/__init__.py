@@ -1,0 +1,1 @@
+"""Leader election and retrieval, epochs, failure detection."""

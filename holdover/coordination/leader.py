@@ -1,0 +1,62 @@
+"""Who leads, as services see it (behaviour: leader epoch, high availability)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRecord:
+    """The leader, as others find it: `address` is `host:port`, a name that others can resolve."""
+
+    epoch: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """A leadership that was won. `epoch` is larger than that of every leadership before it."""
+
+    epoch: int
+
+
+class LeaderElection(Protocol):
+    """A candidate. One campaign at a time; after a loss or `step_down` it may campaign again."""
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the leadership of the last campaign has ended, for whatever reason."""
+        ...
+
+    def is_leader(self) -> bool:
+        """Whether this candidate leads, as far as it knows."""
+        ...
+
+    async def campaign(self, address: str) -> Leadership:
+        """Wait until this candidate leads, with its epoch durable and its record published.
+
+        Cancel it to withdraw. Raises `StorageNotWritable`, `LeaderStateDamaged`.
+        """
+        ...
+
+    async def step_down(self) -> None:
+        """Give the leadership up, so that another can lead at once. No-op when not leading."""
+        ...
+
+
+class LeaderRetrieval(Protocol):
+    """The way to find the leader."""
+
+    async def current(self) -> LeaderRecord | None:
+        """The newest leader record; its process may have died since. None when there is none."""
+        ...
+
+    def changes(self) -> AsyncIterator[LeaderRecord]:
+        """The present record at once, if any, then each newer one; never ends by itself.
+
+        Errors of the leader service are logged and retried.
+        """
+        ...

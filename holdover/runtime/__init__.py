@@ -1,0 +1,73 @@
+"""The only door to clock, randomness, network, disk and task processes.
+
+Services are given one `Runtime` at start and take nothing from anywhere else. Real arm:
+`holdover.runtime.real.real_runtime`. All waiting is asyncio's, on a loop that the world owns, so the
+protocols can be kept in virtual time as well. `asyncio.sleep`, `wait_for` and `timeout` are free to use.
+
+This module imports neither grpc nor pyarrow: task processes import it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdover.runtime.clock import Clock, Randomness
+from holdover.runtime.disk import AppendFile, Disk, Entry, FileLock, FileStat
+from holdover.runtime.errors import (
+    AddressInUse,
+    AddressUnavailable,
+    StorageNotWritable,
+    TaskProcessesUnavailable,
+    TaskProcessGone,
+)
+from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX, Network, Server
+from holdover.runtime.partitions import PartitionLookup, PartitionServer, PartitionServers
+from holdover.runtime.processes import (
+    TASK_MESSAGE_BYTES_MAX,
+    ExitStatus,
+    TaskProcess,
+    TaskProcesses,
+    TaskProcessPool,
+    TaskProcessSpec,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Everything a service may take from the world."""
+
+    clock: Clock
+    randomness: Randomness
+    network: Network
+    disk: Disk
+    task_processes: TaskProcesses
+    partition_servers: PartitionServers
+
+
+__all__ = [
+    "GRPC_MESSAGE_BYTES_MAX",
+    "TASK_MESSAGE_BYTES_MAX",
+    "AddressInUse",
+    "AddressUnavailable",
+    "AppendFile",
+    "Clock",
+    "Disk",
+    "Entry",
+    "ExitStatus",
+    "FileLock",
+    "FileStat",
+    "Network",
+    "PartitionLookup",
+    "PartitionServer",
+    "PartitionServers",
+    "Randomness",
+    "Runtime",
+    "Server",
+    "StorageNotWritable",
+    "TaskProcess",
+    "TaskProcessGone",
+    "TaskProcessPool",
+    "TaskProcessSpec",
+    "TaskProcesses",
+    "TaskProcessesUnavailable",
+]
