@@ -1,8 +1,9 @@
 """The only door to clock, randomness, network, disk and task processes.
 
 Services are given one `Runtime` at start and take nothing from anywhere else. Real arm:
-`holdover.runtime.real.real_runtime`. All waiting is asyncio's, on a loop that the world owns, so the
-protocols can be kept in virtual time as well. `asyncio.sleep`, `wait_for` and `timeout` are free to use.
+`holdover.runtime.real.real_runtime`. All waiting is asyncio's, on a loop that the world owns, so
+that the protocols can be kept in virtual time as well; `asyncio.sleep`, `wait_for` and `timeout`
+are free to use.
 
 This module imports neither grpc nor pyarrow: task processes import it too.
 """

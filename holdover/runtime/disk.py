@@ -109,7 +109,7 @@ class Disk(Protocol):
         """Create the directory and its missing parents, durably; an existing one is fine."""
         ...
 
-    async def list(self, path: str) -> list[Entry]:
+    async def list_directory(self, path: str) -> list[Entry]:
         """What the directory holds, sorted by name."""
         ...
 

@@ -35,7 +35,7 @@ class Server(Protocol):
         ...
 
     def add_registered_method_handlers(
-        self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler]
+        self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
         """What generated code calls; services use `add`."""
         ...
