@@ -7,6 +7,7 @@ import secrets
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from inspect import iscoroutinefunction
 from pathlib import Path
 
@@ -71,7 +72,8 @@ def no_process_is_left() -> Iterator[None]:
     while (left := processes_marked(token)) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     for pid in left:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     if left:
         listing = "\n".join(f"  {pid}: {command}" for pid, command in left.items())
         pytest.fail(f"processes left by the tests (now killed):\n{listing}", pytrace=False)
