@@ -1,0 +1,350 @@
+"""A result partition on disk: one data file and one index, whatever the number of consumers.
+
+Both are written under a temporary name and published by rename, the data first and the index last,
+so that a partition exists if and only if its index does, whenever the writer is killed. A reader
+verifies each block's checksum before it decodes it; whatever is wrong with the files is reported
+as a lost partition, never as an I/O error that would be retried against the same files (P34, P38).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import BinaryIO, Self
+
+import pyarrow as pa
+
+from holdover.v1 import shuffle_pb2
+from shuffle.arrow_blocks import (
+    crc32c,
+    decode_block,
+    encode_block,
+    plain_batch,
+    plain_schema,
+    write_options,
+)
+from shuffle.errors import (
+    PartitionDamaged,
+    PartitionIncomplete,
+    PartitionNotFound,
+    SchemasDiffer,
+)
+from shuffle.partition_index import (
+    INDEX_BYTES_MAX,
+    Block,
+    Index,
+    PartitionMetrics,
+    decode_index,
+    encode_index,
+    metrics_of,
+)
+from shuffle.partition_name import (
+    DATA_SUFFIX,
+    INDEX_SUFFIX,
+    JOB_PATTERN,
+    PART_SUFFIX,
+    PartitionIdentity,
+    parse_partition_name,
+    partition_base,
+)
+
+BLOCK_BYTES_MAX = 2 << 20
+SUBPARTITIONS_MAX = 1 << 16
+
+
+class PartitionWriter:
+    """Writes one partition; nothing of it can be seen before `commit` returns.
+
+    Used by one thread. Batches of a subpartition keep their order. A writer that is neither
+    committed nor aborted leaves files that `scan` reports as leftovers.
+    """
+
+    def __init__(
+        self,
+        shuffle_dir: str,
+        identity: PartitionIdentity,
+        subpartitions: int,
+        *,
+        compression: str = "lz4",
+        block_bytes_max: int = BLOCK_BYTES_MAX,
+        sync: bool = False,
+    ) -> None:
+        """`block_bytes_max` bounds a block before compression; `sync` survives power loss."""
+        if not 1 <= subpartitions <= SUBPARTITIONS_MAX:
+            raise ValueError(f"subpartitions {subpartitions} must be in 1..{SUBPARTITIONS_MAX}")
+        self.identity = identity
+        self._subpartitions = subpartitions
+        self._options = write_options(compression)
+        self._block_bytes_max = block_bytes_max
+        self._sync = sync
+        self._base = partition_base(shuffle_dir, identity.name)
+        self._input_schema: pa.Schema | None = None
+        self._schema: pa.Schema | None = None
+        self._blocks: list[Block] = []
+        self._offset = 0
+        os.makedirs(os.path.dirname(self._base), exist_ok=True)
+        # Open until commit or abort, which close it.
+        self._file: BinaryIO | None = open(self._base + DATA_SUFFIX + PART_SUFFIX, "wb")  # noqa: SIM115
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The schema that is stored, once it is known."""
+        return self._schema
+
+    def declare_schema(self, schema: pa.Schema) -> None:
+        """Fixes the schema, so that even a partition without rows has one.
+
+        Raises SchemasDiffer when another one was declared or written before.
+        """
+        if self._input_schema is None:
+            self._input_schema = schema
+            self._schema = plain_schema(schema)
+        elif not self._input_schema.equals(schema):
+            raise SchemasDiffer(
+                f"output {self.identity.output} of {self.identity.vertex}",
+                _columns(self._input_schema),
+                _columns(schema),
+            )
+
+    def write(self, subpartition: int, batch: pa.RecordBatch) -> None:
+        """Appends the rows to a subpartition, as blocks of about `block_bytes_max` at most.
+
+        Nothing is buffered: a caller with many small batches joins them first. Raises
+        SchemasDiffer, UnsupportedColumnType, PartitionIncomplete, and OSError of the disk.
+        """
+        if not 0 <= subpartition < self._subpartitions:
+            raise ValueError(f"subpartition {subpartition} must be in 0..{self._subpartitions - 1}")
+        self.declare_schema(batch.schema)
+        if self._schema is None or batch.num_rows == 0:
+            return
+        pieces = max(1, -(-batch.nbytes // self._block_bytes_max))
+        rows_max = -(-batch.num_rows // pieces)
+        for start in range(0, batch.num_rows, rows_max):
+            piece = plain_batch(batch.slice(start, rows_max), self._schema)
+            self._append(subpartition, encode_block(piece, self._options), piece.num_rows)
+
+    def _append(self, subpartition: int, block: pa.Buffer, rows: int) -> None:
+        self._open_file().write(block)
+        self._blocks.append(Block(subpartition, self._offset, block.size, crc32c(block), rows))
+        self._offset += block.size
+
+    def _open_file(self) -> BinaryIO:
+        if self._file is None:
+            raise PartitionIncomplete(f"the writer of {self.identity.name} was closed before")
+        return self._file
+
+    def commit(self, producer_record: bytes = b"") -> PartitionMetrics:
+        """Publishes the partition; `producer_record` is kept in the index for its holder's restart.
+
+        Raises PartitionIncomplete after commit or abort, and OSError of the disk; then nothing was
+        published, and `abort` cleans up.
+        """
+        file = self._open_file()
+        message = self._index_message(producer_record)
+        data = encode_index(message)
+        file.flush()
+        if self._sync:
+            os.fsync(file.fileno())
+        file.close()
+        index_part = self._base + INDEX_SUFFIX + PART_SUFFIX
+        with open(index_part, "wb") as index_file:
+            index_file.write(data)
+            if self._sync:
+                index_file.flush()
+                os.fsync(index_file.fileno())
+        os.rename(self._base + DATA_SUFFIX + PART_SUFFIX, self._base + DATA_SUFFIX)
+        os.rename(index_part, self._base + INDEX_SUFFIX)
+        self._file = None
+        if self._sync:
+            _sync_directory(os.path.dirname(self._base))
+        return metrics_of(self._blocks, self._subpartitions, self._offset, crc32c(data[:-4]))
+
+    def _index_message(self, producer_record: bytes) -> shuffle_pb2.PartitionIndex:
+        schema = b"" if self._schema is None else self._schema.serialize().to_pybytes()
+        blocks = self._blocks
+        return shuffle_pb2.PartitionIndex(
+            partition_name=self.identity.name,
+            schema=schema,
+            subpartitions=self._subpartitions,
+            blocks=shuffle_pb2.BlockTable(
+                subpartition=[block.subpartition for block in blocks],
+                offset=[block.offset for block in blocks],
+                length=[block.length for block in blocks],
+                crc32c=[block.crc32c for block in blocks],
+                rows=[block.rows for block in blocks],
+            ),
+            data_bytes=self._offset,
+            rows=sum(block.rows for block in blocks),
+            producer_record=producer_record,
+        )
+
+    def abort(self) -> None:
+        """Deletes what was written, also after a commit. May be called at any time, repeatedly."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        delete_partition_files(self._base)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def delete_partition_files(base: str) -> None:
+    """Deletes the files of a partition, index first; absent files are fine, other OSErrors pass."""
+    # The index goes first: from then on the partition does not exist.
+    for suffix in (INDEX_SUFFIX, DATA_SUFFIX):
+        for ending in ("", PART_SUFFIX):
+            with suppress(FileNotFoundError):
+                os.unlink(base + suffix + ending)
+
+
+class PartitionFile:
+    """A published partition, open for reading by memory map; may be shared between threads.
+
+    Blocks and arrays alias the map, which lives as long as any of them does, even when the files
+    are deleted meanwhile.
+    """
+
+    def __init__(self, index: Index, data: pa.Buffer) -> None:
+        self.index = index
+        self._data = data
+
+    @classmethod
+    def open(cls, base: str, name: str) -> Self:
+        """Opens the partition `name`, whose files are `base` + ".data" and ".index".
+
+        Raises PartitionNotFound when there is no index, PartitionDamaged when the index or the
+        size of the data file is wrong or either cannot be read.
+        """
+        try:
+            with open(base + INDEX_SUFFIX, "rb") as file:
+                index = decode_index(file.read(INDEX_BYTES_MAX), name)
+        except FileNotFoundError as error:
+            raise PartitionNotFound(name) from error
+        except OSError as error:
+            raise PartitionDamaged(name, f"its index cannot be read: {error.strerror}") from error
+        return cls(index, _map_data(base + DATA_SUFFIX, index))
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """Schema of all blocks; None when the producer wrote nothing and knew none."""
+        return self.index.schema
+
+    def blocks(self, first_subpartition: int, end_subpartition: int) -> list[Block]:
+        """The blocks of a range in reading order (`Index.range`)."""
+        return self.index.range(first_subpartition, end_subpartition)
+
+    def raw(self, block: Block) -> pa.Buffer:
+        """The bytes of a block as they lie in the file, not verified, without copying them."""
+        return self._data.slice(block.offset, block.length)
+
+    def read(
+        self, first_subpartition: int, end_subpartition: int, start_block: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches of a range in reading order, without the first `start_block` of them.
+
+        Each block is verified before it is decoded. Raises PartitionDamaged.
+        """
+        for block in self.blocks(first_subpartition, end_subpartition)[start_block:]:
+            yield checked_batch(
+                self.raw(block), block.crc32c, block.rows, self.index.schema, self.index.name
+            )
+
+
+def checked_batch(
+    block: pa.Buffer, expected_crc32c: int, rows: int, schema: pa.Schema | None, name: str
+) -> pa.RecordBatch:
+    """Verifies a block of partition `name`, then decodes it; raises PartitionDamaged."""
+    check_block(block, expected_crc32c, name)
+    return decoded_batch(block, rows, schema, name)
+
+
+def check_block(block: pa.Buffer, expected_crc32c: int, name: str) -> None:
+    """Raises PartitionDamaged unless the bytes are those that were written."""
+    actual = crc32c(block)
+    if actual != expected_crc32c:
+        raise PartitionDamaged(name, f"a block's CRC32C is {actual:08x}, not {expected_crc32c:08x}")
+
+
+def decoded_batch(
+    block: pa.Buffer, rows: int, schema: pa.Schema | None, name: str
+) -> pa.RecordBatch:
+    """Decodes a verified block; raises PartitionDamaged when it is not a batch of `rows` rows."""
+    if schema is None:
+        raise PartitionDamaged(name, "it has a block but no schema")
+    try:
+        batch = decode_block(block, schema)
+    except (pa.ArrowException, OSError) as error:
+        raise PartitionDamaged(name, f"a block cannot be decoded: {error}") from error
+    if batch.num_rows != rows:
+        raise PartitionDamaged(name, f"a block has {batch.num_rows} rows, not {rows}")
+    return batch
+
+
+def _map_data(path: str, index: Index) -> pa.Buffer:
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != index.data_bytes:
+                raise PartitionDamaged(
+                    index.name, f"the data file has {size} bytes, not {index.data_bytes}"
+                )
+            if size == 0:
+                return pa.py_buffer(b"")
+            return pa.py_buffer(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
+    except FileNotFoundError as error:
+        raise PartitionDamaged(index.name, "its data file is missing") from error
+    except OSError as error:
+        raise PartitionDamaged(
+            index.name, f"its data file cannot be read: {error.strerror}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleDirectory:
+    """What a shuffle directory holds: sorted names and absolute paths."""
+
+    #: Published partitions (their index exists; neither file was verified).
+    partitions: tuple[PartitionIdentity, ...]
+    #: Files that belong to no published partition: unfinished, half deleted, or foreign.
+    leftovers: tuple[str, ...]
+
+
+def scan(shuffle_dir: str) -> ShuffleDirectory:
+    """Looks through a shuffle directory, for the sweep at start-up; a missing one is empty."""
+    partitions: list[PartitionIdentity] = []
+    leftovers: list[str] = []
+    jobs = sorted(os.listdir(shuffle_dir)) if os.path.isdir(shuffle_dir) else []
+    for job in jobs:
+        directory = os.path.join(shuffle_dir, job)
+        if not JOB_PATTERN.fullmatch(job) or not os.path.isdir(directory):
+            leftovers.append(directory)
+            continue
+        files = set(os.listdir(directory))
+        for file in sorted(files):
+            stem = file.removesuffix(INDEX_SUFFIX).removesuffix(DATA_SUFFIX)
+            identity = _identity(job, stem)
+            if identity is None or stem + INDEX_SUFFIX not in files:
+                leftovers.append(os.path.join(directory, file))
+            elif file == stem + INDEX_SUFFIX:
+                partitions.append(identity)
+    return ShuffleDirectory(tuple(partitions), tuple(leftovers))
+
+
+def _identity(job: str, stem: str) -> PartitionIdentity | None:
+    try:
+        return parse_partition_name(f"{job}/{stem}")
+    except ValueError:
+        return None
