@@ -40,9 +40,6 @@ def generate(root: Path) -> list[Path]:
     sources = sorted((proto_root / PACKAGE).glob("*.proto"))
     if not sources:
         raise RuntimeError(f"no .proto file under {proto_root / PACKAGE}")
-    target = root / PACKAGE
-    for stale in target.glob("*_pb2*.py*"):
-        stale.unlink()
     well_known = Path(grpc_tools.__file__).parent / "_proto"
     status = protoc.main(
         [
@@ -60,7 +57,11 @@ def generate(root: Path) -> list[Path]:
     )
     if status != 0:
         raise RuntimeError(f"protoc failed with status {status}; its messages are above")
-    return sorted(target.glob("*_pb2*.py*"))
+    stubs = sorted((root / PACKAGE).glob("*_pb2*.py*"))
+    current = tuple(f"{source.stem}_pb2" for source in sources)
+    for stale in [stub for stub in stubs if not stub.name.startswith(current)]:
+        stale.unlink()
+    return [stub for stub in stubs if stub.exists()]
 
 
 class StubsBuildHook(BuildHookInterface[Any]):

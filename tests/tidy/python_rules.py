@@ -165,7 +165,7 @@ def services_do_not_know_the_world(source: Source) -> Iterator[Finding]:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.If | ast.IfExp | ast.While):
             for part in ast.walk(node.test):
-                name = getattr(part, "attr", None) or getattr(part, "id", "")
+                name = str(getattr(part, "attr", getattr(part, "id", "")))
                 if "simulated" in name.lower():
                     yield Finding(source.path, node.test.lineno, f"condition on {name}")
 
