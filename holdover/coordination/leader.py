@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +15,20 @@ class LeaderRecord:
 
     epoch: int
     address: str
+
+
+class LeaderStateDamaged(OSError):
+    """What the leader service has stored cannot be read. Never guessed at: an epoch that came back
+    would let two leaders look like one."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            errno.EBADMSG,
+            f"leader state in {path} is damaged: {reason}; restore the file, or, when no process"
+            " of the cluster runs, write a number into the epoch file that is larger than every"
+            " epoch in the logs and remove record.json",
+        )
+        self.path = path
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,65 @@
+"""The real world as a `Runtime`."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+
+from holdover.runtime import PartitionLookup, PartitionServer, PartitionServers, Runtime
+from holdover.runtime.real_disk import LocalDisk
+from holdover.runtime.real_network import TcpNetwork
+from holdover.runtime.real_processes import ForkedTaskProcesses
+
+
+def real_runtime(*, partition_servers: PartitionServers | None = None) -> Runtime:
+    """This machine's clock, randomness, network, disk and processes.
+
+    `partition_servers` is given by processes that serve partitions.
+    """
+    return Runtime(
+        clock=SystemClock(),
+        randomness=SystemRandomness(),
+        network=TcpNetwork(),
+        disk=LocalDisk(),
+        task_processes=ForkedTaskProcesses(),
+        partition_servers=partition_servers or NoPartitionServers(),
+    )
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def monotonic_s(self) -> float:
+        """See `Clock.monotonic_s`."""
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        """See `Clock.wall_ms`."""
+        return time.time_ns() // 1_000_000
+
+
+class SystemRandomness:
+    """The machine's entropy."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()
+
+    def uniform(self, low: float, high: float) -> float:
+        """See `Randomness.uniform`."""
+        return self._random.uniform(low, high)
+
+    def token_hex(self, n_bytes: int) -> str:
+        """See `Randomness.token_hex`."""
+        return secrets.token_hex(n_bytes)
+
+
+class NoPartitionServers:
+    """For processes that serve no partitions."""
+
+    async def start(self, host: str, port: int, lookup: PartitionLookup) -> PartitionServer:
+        """Raises `RuntimeError` always."""
+        raise RuntimeError(
+            f"cannot serve partitions on {host}:{port}: this process was started without"
+            " partition servers; give real_runtime(partition_servers=...)"
+        )

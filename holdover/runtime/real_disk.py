@@ -1,0 +1,268 @@
+"""Files on the machine's own file systems.
+
+File contents go through `aiofiles`; calls without such a counterpart (fsync, locks, directories)
+run on the same small pool of threads. It belongs to the disk alone, so that name resolution or any
+other user of the loop's default threads cannot delay a flush.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import glob
+import io
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+import aiofiles
+from aiofiles.threadpool.binary import AsyncFileIO
+
+from holdover.runtime.disk import AppendFile, Entry, FileLock, FileStat
+
+_THREADS_MAX = 8
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LocalDisk:
+    """The machine's file system."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="disk")
+
+    async def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """See `Disk.read`."""
+        async with aiofiles.open(path, "rb", executor=self._threads) as file:
+            if offset:
+                await file.seek(offset)
+            return await file.read(-1 if length is None else length)
+
+    async def publish(self, path: str, data: bytes) -> None:
+        """See `Disk.publish`."""
+        await self._in_thread(_publish, path, data)
+
+    async def open_append(self, path: str) -> AppendFile:
+        """See `Disk.open_append`."""
+        file = await aiofiles.open(path, "ab", buffering=0, executor=self._threads)
+        return LocalAppendFile(path, file, self._threads)
+
+    async def sync_directory(self, path: str) -> None:
+        """See `Disk.sync_directory`."""
+        await self._in_thread(_sync_directory, path)
+
+    async def rename(self, source: str, target: str) -> None:
+        """See `Disk.rename`."""
+        await self._in_thread(os.replace, source, target)
+
+    async def remove(self, path: str, missing_ok: bool = False) -> None:
+        """See `Disk.remove`."""
+        try:
+            await self._in_thread(os.unlink, path)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    async def remove_tree(self, path: str, missing_ok: bool = False) -> None:
+        """See `Disk.remove_tree`."""
+        try:
+            await self._in_thread(shutil.rmtree, path)
+        except FileNotFoundError:
+            # A name inside may have gone meanwhile: only a path that is gone is "missing".
+            if not missing_ok or await self.stat(path) is not None:
+                raise
+
+    async def make_directories(self, path: str) -> None:
+        """See `Disk.make_directories`."""
+        await self._in_thread(_make_directories, path)
+
+    async def list_directory(self, path: str) -> list[Entry]:
+        """See `Disk.list_directory`."""
+        return await self._in_thread(_list_directory, path)
+
+    async def stat(self, path: str) -> FileStat | None:
+        """See `Disk.stat`."""
+        try:
+            status = await self._in_thread(os.stat, path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        is_directory = stat.S_ISDIR(status.st_mode)
+        return FileStat(path, 0 if is_directory else status.st_size, is_directory)
+
+    async def glob(self, pattern: str) -> list[FileStat]:
+        """See `Disk.glob`."""
+        return await self._in_thread(_glob, pattern)
+
+    async def lock(self, path: str) -> FileLock | None:
+        """See `Disk.lock`."""
+        locking = asyncio.get_running_loop().run_in_executor(self._threads, _lock, path)
+        try:
+            descriptor = await asyncio.shield(locking)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped, and a lock that nobody knows of would be held for ever.
+            locking.add_done_callback(_close_result)
+            raise
+        return None if descriptor is None else LocalFileLock(descriptor, self._threads)
+
+    async def free_bytes(self, path: str) -> int:
+        """See `Disk.free_bytes`."""
+        return (await self._in_thread(shutil.disk_usage, path)).free
+
+    async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, partial(function, *args, **kwargs))
+
+
+class LocalAppendFile:
+    """An unbuffered file: what `write` returned for has been handed to the kernel."""
+
+    def __init__(self, path: str, file: AsyncFileIO, threads: ThreadPoolExecutor) -> None:
+        self._path = path
+        self._file = file
+        self._threads = threads
+
+    @property
+    def path(self) -> str:
+        """See `AppendFile.path`."""
+        return self._path
+
+    async def write(self, data: bytes) -> None:
+        """See `AppendFile.write`."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[await self._file.write(rest) :]
+
+    async def sync(self) -> None:
+        """See `AppendFile.sync`."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._threads, os.fsync, self._file.fileno()
+            )
+        except OSError as error:
+            raise _naming(error, self._path) from error
+
+    async def truncate(self, size: int) -> None:
+        """See `AppendFile.truncate`."""
+        await self._file.truncate(size)
+
+    async def close(self) -> None:
+        """See `AppendFile.close`."""
+        await self._file.close()
+
+
+class LocalFileLock:
+    """An flock, which the kernel gives back when the process dies."""
+
+    def __init__(self, descriptor: int, threads: ThreadPoolExecutor) -> None:
+        self._descriptor: int | None = descriptor
+        self._threads = threads
+
+    async def release(self) -> None:
+        """See `FileLock.release`."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            await asyncio.get_running_loop().run_in_executor(self._threads, os.close, descriptor)
+
+
+def _naming(error: OSError, path: str) -> OSError:
+    """The same error with the file's name, which calls on descriptors leave out."""
+    return OSError(error.errno, error.strerror, path)
+
+
+def _publish(path: str, data: bytes) -> None:
+    directory, name = os.path.split(path)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=directory)
+    try:
+        with io.FileIO(descriptor, "wb") as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fchmod(descriptor, 0o644)
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    except OSError as error:
+        try:
+            os.unlink(temporary)
+        except OSError as leftover:
+            error.add_note(f"the temporary file could not be removed either: {leftover}")
+        raise error if error.filename else _naming(error, path) from error
+    _sync_directory(directory)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise _naming(error, path) from error
+    finally:
+        os.close(descriptor)
+
+
+def _make_directories(path: str) -> None:
+    parent = os.path.dirname(path)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+        return
+    except FileNotFoundError:
+        if parent == path:
+            raise
+        _make_directories(parent)
+        _make_directories(path)
+        return
+    _sync_directory(parent)
+
+
+def _list_directory(path: str) -> list[Entry]:
+    entries = []
+    with os.scandir(path) as names:
+        for name in names:
+            is_directory = name.is_dir(follow_symlinks=False)
+            try:
+                size = 0 if is_directory else name.stat(follow_symlinks=False).st_size
+            except FileNotFoundError:  # removed between the listing and the look at it
+                continue
+            entries.append(Entry(name.name, is_directory, size))
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def _glob(pattern: str) -> list[FileStat]:
+    found = []
+    for path in sorted(set(glob.iglob(pattern, recursive=True))):
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:  # removed meanwhile, or a dangling link
+            continue
+        if stat.S_ISREG(status.st_mode):
+            found.append(FileStat(path, status.st_size))
+    return found
+
+
+def _close_result(locking: asyncio.Future[int | None]) -> None:
+    if locking.cancelled() or locking.exception() is not None:
+        return
+    descriptor = locking.result()
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _lock(path: str) -> int | None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError as error:
+        os.close(descriptor)
+        raise _naming(error, path) from error
+    return descriptor
