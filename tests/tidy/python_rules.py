@@ -16,10 +16,12 @@ LONG_MODULES: dict[str, str] = {}
 
 # Where clock, randomness, disk, network, threads and processes may be touched: the runtime itself,
 # the code that runs inside task processes (with the partition files and Flight streams that they
-# share with the TaskManager), and the command, which reads what its user names.
+# share with the TaskManager), the command, and the
+# configuration file, which both read what their user names.
 OPEN_DOORS = (
     "holdover/runtime/*",
     "holdover/cli/*",
+    "holdover/config/file.py",
     "shuffle/environment.py",
     "shuffle/flight*.py",
     "shuffle/partition_file*.py",
