@@ -11,6 +11,7 @@ HoldoverError
 |   `-- NotLeader             a JobManager answered that does not lead
 |-- JobNotFound               a ready leader does not know the job
 |-- JobAlreadyExists          another job was submitted under this id
+|-- RequestRefused            a leader refuses the call as it is; the message says why
 |-- JobEnded                  the job is over and has no result
 |   |-- JobFailed             ... it failed, for the reason it carries
 |   `-- JobCanceled           ... somebody cancelled it
@@ -119,6 +120,10 @@ class JobAlreadyExists(HoldoverError):
             f"job {job_id!r} exists already with another graph; submit under another job id"
         )
         self.job_id = job_id
+
+
+class RequestRefused(HoldoverError):
+    """A leader refuses the call as it is, for example the results of a job that still runs."""
 
 
 class JobEnded(HoldoverError):
