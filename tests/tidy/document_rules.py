@@ -28,7 +28,7 @@ FOREIGN = {
         r"https?://[^/\s]*(?:artifactory|nexus|mirror|registry|pypi)", re.I
     ): "registry host",
     re.compile(r"(?:extra-)?index-url|find-links", re.I): "registry setting",
-    re.compile(r"\b(?:issue|pull request|PR) ?#?\d+\b|(?<![\w&])#\d+\b", re.I): "issue number",
+    re.compile(r"\b(?:issue|pull request|PR|closes|fixes) ?#?\d+\b", re.I): "issue number",
 }
 # The rules' own words and their bad examples would report themselves.
 RULES_THEMSELVES = ("tests/tidy/",)
