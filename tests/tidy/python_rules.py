@@ -52,7 +52,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         *_of("os", "open read readlink remove removedirs rename renames replace rmdir scandir"),
         *_of("os", "stat statvfs symlink truncate unlink walk write"),
         *_of("os.path", "exists getmtime getsize isdir isfile islink realpath"),
-        *_of("pyarrow", "OSFile csv dataset fs input_stream memory_map output_stream parquet"),
+        *_of("pyarrow", "OSFile dataset fs input_stream memory_map output_stream"),
     ),
     "starts a thread or process": (
         *("_thread", "concurrent.futures", "multiprocessing", "pty", "subprocess"),
@@ -79,6 +79,8 @@ DOOR_METHODS = {
     "write_bytes": "touches the disk",
     "run_in_executor": "starts a thread or process",
 }
+# Modules whose calls read and write files, unless their argument is `pyarrow.BufferReader(...)`.
+FILE_FORMATS = ("pyarrow.csv", "pyarrow.feather", "pyarrow.json", "pyarrow.orc", "pyarrow.parquet")
 BANNED_MODULE_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc"})
 BANNED_CLASS_NAME = re.compile(r"^_?Default[A-Z]|Impl$|Factory$")
 
@@ -129,17 +131,28 @@ def doors_are_closed(source: Source) -> Iterator[Finding]:
     names = _imported_names(source.tree)
     seen: set[tuple[int, str]] = set()
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            what, dotted = DOOR_METHODS.get(node.func.attr), f"?.{node.func.attr}"
-            if what is not None:
-                yield Finding(source.path, node.lineno, f"{dotted} {what}: take it from Runtime")
-        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+        if isinstance(node, ast.Call):
+            name, door = _called_door(node, names)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            name = _dotted(node, names)
+            door = _door(name) if name else None
+        else:
             continue
-        name = _dotted(node, names)
-        door = _door(name) if name else None
         if name and door and (node.lineno, door) not in seen:
             seen.add((node.lineno, door))
             yield Finding(source.path, node.lineno, f"{name} {door}: take it from Runtime")
+
+
+def _called_door(call: ast.Call, names: dict[str, str]) -> tuple[str | None, str | None]:
+    """Name and door of a call that only its method or its argument gives away."""
+    name = _dotted(call.func, names)
+    if name and name.startswith(FILE_FORMATS) and not name.endswith("Options"):
+        source = call.args[0] if call.args else None
+        read_from = _dotted(source.func, names) if isinstance(source, ast.Call) else None
+        return name, None if read_from == "pyarrow.BufferReader" else "touches the disk"
+    if isinstance(call.func, ast.Attribute) and call.func.attr in DOOR_METHODS:
+        return f".{call.func.attr}", DOOR_METHODS[call.func.attr]
+    return None, None
 
 
 def order_is_decided(source: Source) -> Iterator[Finding]:
