@@ -100,7 +100,7 @@ class FrameProtocol(asyncio.Protocol):
             end = start + FRAME_HEADER.size + length
             if len(self._partial) < end:
                 break
-            self._messages.append(bytes(self._partial[start + FRAME_HEADER.size : end]))
+            self._messages.append(bytes(memoryview(self._partial)[start + FRAME_HEADER.size : end]))
             self._message_bytes += length
             start = end
         if start:

@@ -28,6 +28,7 @@ def configure(process_name: str, level: str = "info") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.getLogger("asyncio").setLevel(logging.WARNING)  # its own events are not the service's
 
 
 class Log:
