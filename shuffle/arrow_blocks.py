@@ -20,9 +20,6 @@ from shuffle.errors import UnsupportedColumnType
 BLOCK_ALIGNMENT_BYTES = 64
 COMPRESSIONS = ("none", "lz4", "zstd")
 
-#: Decoding happens where the reader is; more threads would compete with the other slots' tasks.
-_READ_OPTIONS = ipc.IpcReadOptions(use_threads=False)
-
 
 def write_options(compression: str) -> ipc.IpcWriteOptions:
     """IPC options for "none", "lz4" or "zstd"; ValueError names any other value."""
@@ -49,7 +46,7 @@ def decode_block(block: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
 
     Raises pa.ArrowException (or OSError, which Arrow uses for bad messages) on undecodable bytes.
     """
-    return ipc.read_record_batch(block, schema, options=_READ_OPTIONS)
+    return ipc.read_record_batch(block, schema)
 
 
 def crc32c(data: bytes | pa.Buffer) -> int:

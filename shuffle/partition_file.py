@@ -210,6 +210,17 @@ def delete_partition_files(base: str) -> None:
                 os.unlink(base + suffix + ending)
 
 
+def read_index(base: str, name: str) -> Index:
+    """The validated index of partition `name`; raises PartitionNotFound or PartitionDamaged."""
+    try:
+        with open(base + INDEX_SUFFIX, "rb") as file:
+            return decode_index(file.read(INDEX_BYTES_MAX), name)
+    except FileNotFoundError as error:
+        raise PartitionNotFound(name) from error
+    except OSError as error:
+        raise PartitionDamaged(name, f"its index cannot be read: {error.strerror}") from error
+
+
 class PartitionFile:
     """A published partition, open for reading by memory map; may be shared between threads.
 
@@ -228,13 +239,7 @@ class PartitionFile:
         Raises PartitionNotFound when there is no index, PartitionDamaged when the index or the
         size of the data file is wrong or either cannot be read.
         """
-        try:
-            with open(base + INDEX_SUFFIX, "rb") as file:
-                index = decode_index(file.read(INDEX_BYTES_MAX), name)
-        except FileNotFoundError as error:
-            raise PartitionNotFound(name) from error
-        except OSError as error:
-            raise PartitionDamaged(name, f"its index cannot be read: {error.strerror}") from error
+        index = read_index(base, name)
         return cls(index, _map_data(base + DATA_SUFFIX, index))
 
     @property

@@ -1,0 +1,337 @@
+"""Partitions over Arrow Flight: served from files as opaque blocks, checked where they arrive.
+
+The server decodes nothing: a message carries some blocks of the data file as rows of one binary
+column, read straight into the buffer that is sent. It reads instead of mapping the file because a
+mapped file that is cut or fails under the reader kills the process (SIGBUS), and the process is a
+TaskManager that owes heartbeats; it is no slower. Flight's threads are C++ threads beside the event
+loop. All answers say which of three things is meant: here is the data, I do not have it (or it is
+damaged), or ask again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+from pyarrow import flight
+
+from holdover.runtime.errors import AddressInUse, AddressUnavailable
+from holdover.v1 import shuffle_pb2
+from shuffle.errors import PartitionDamaged, PartitionLost, PartitionNotFound, ShuffleError
+from shuffle.partition_file import check_block, read_index
+from shuffle.partition_index import Block, Index, schema_from_bytes
+from shuffle.partition_name import DATA_SUFFIX
+
+#: Blocks that follow one another in the file travel together up to this many bytes.
+MESSAGE_BYTES_MAX = 2 << 20
+#: Streams that one server reads files for at the same time; others wait.
+STREAMS_MAX = 128
+#: How long a stream waits for its turn before the client is told to ask again.
+_TURN_TIMEOUT_S = 5.0
+_STOP_TIMEOUT_S = 5.0
+
+_BLOCKS_FIELD = pa.field("block", pa.large_binary(), nullable=False)
+_HEADER_KEY = b"holdover.fetch-header"
+_NOT_FOUND = b"not-found:"
+_DAMAGED = b"damaged:"
+
+#: Partition name -> path of its data file (or that path without ".data"), None when not held.
+Lookup = Callable[[str], str | None]
+
+
+class FetchInterrupted(ShuffleError):
+    """The fetch broke off without a clear answer; asking again may help (P41)."""
+
+
+# ---------------------------------------------------------------------------------------- server
+
+
+class FlightPartitionServer:
+    """A running server of one process's partitions."""
+
+    def __init__(self, host: str, port: int, lookup: Lookup) -> None:
+        """Binds and serves at once. Raises AddressInUse or AddressUnavailable."""
+        try:
+            self._server = _Server(host, port, lookup)
+        except _FLIGHT_FAILURES as error:
+            raise _bind_error(host, port, str(error)) from error
+        self.port: int = self._server.port
+        self._stopped = False
+
+    async def stop(self) -> None:
+        """Ends the streams, whose clients are told to ask again, and frees the port. Idempotent.
+
+        Does not wait longer than five seconds for a client that reads nothing.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        self._server.stopping.set()
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        def shut_down() -> None:
+            self._server.shutdown()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(ended.set)
+
+        # A daemon: a client that never reads must not keep this process alive.
+        threading.Thread(target=shut_down, name="partition-server-stop", daemon=True).start()
+        try:
+            await asyncio.wait_for(ended.wait(), _STOP_TIMEOUT_S)
+        except TimeoutError:
+            return
+
+
+class FlightPartitionServers:
+    """Starts partition servers: the real arm of the runtime's protocol of the same purpose."""
+
+    async def start(self, host: str, port: int, lookup: Lookup) -> FlightPartitionServer:
+        """Serves on `host`:`port` (0: a free one); `lookup` is called in foreign threads.
+
+        Raises AddressInUse or AddressUnavailable when it cannot be bound.
+        """
+        return await asyncio.to_thread(FlightPartitionServer, host, port, lookup)
+
+
+def _bind_error(host: str, port: int, reason: str) -> OSError:
+    """gRPC reports a failed bind without its cause; binding once more tells."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return AddressInUse(f"{host}:{port}")
+        return AddressUnavailable(f"{host}:{port}", error.strerror or str(error))
+    return AddressUnavailable(f"{host}:{port}", reason)
+
+
+class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    def __init__(self, host: str, port: int, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self._turns = threading.BoundedSemaphore(STREAMS_MAX)
+        self.stopping = threading.Event()
+        super().__init__(f"grpc+tcp://{host}:{port}")
+
+    def do_get(self, _context: object, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """Answers a FetchTicket with a header and the blocks that it names."""
+        try:
+            request = shuffle_pb2.FetchTicket.FromString(ticket.ticket)
+            path, index, blocks = self._find(request)
+        except PartitionLost as error:
+            raise _server_error(error) from error
+        except (DecodeError, ValueError) as error:
+            raise pa.ArrowInvalid(f"bad fetch ticket: {error}") from error
+        header = shuffle_pb2.FetchHeader(
+            schema=index.schema_bytes,
+            length=[block.length for block in blocks],
+            crc32c=[block.crc32c for block in blocks],
+            rows=[block.rows for block in blocks],
+        )
+        schema = pa.schema([_BLOCKS_FIELD], metadata={_HEADER_KEY: header.SerializeToString()})
+        return flight.GeneratorStream(schema, self._messages(path, index.name, blocks, schema))
+
+    def _find(self, request: shuffle_pb2.FetchTicket) -> tuple[str, Index, list[Block]]:
+        name = request.partition_name
+        held_at = self._lookup(name)
+        if held_at is None:
+            raise PartitionNotFound(name)
+        base = held_at.removesuffix(DATA_SUFFIX)
+        index = read_index(base, name)
+        blocks = index.range(request.first_subpartition, request.end_subpartition)
+        return base + DATA_SUFFIX, index, blocks[request.start_block :]
+
+    def _messages(
+        self, path: str, name: str, blocks: list[Block], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        if not self._turns.acquire(timeout=_TURN_TIMEOUT_S):
+            raise flight.FlightUnavailableError(f"{STREAMS_MAX} fetches are served already")
+        try:
+            if not blocks:
+                return
+            with pa.OSFile(path) as file:
+                for run in _runs(blocks):
+                    if self.stopping.is_set():
+                        raise flight.FlightUnavailableError("the partition server is stopping")
+                    yield _message(file, run, name, schema)
+        except OSError as error:
+            damage = PartitionDamaged(name, f"its data file cannot be read: {error}")
+            raise _server_error(damage) from error
+        except PartitionDamaged as error:
+            raise _server_error(error) from error
+        finally:
+            self._turns.release()
+
+
+def _server_error(error: PartitionLost) -> flight.FlightServerError:
+    code = _NOT_FOUND if isinstance(error, PartitionNotFound) else _DAMAGED
+    return flight.FlightServerError(str(error), extra_info=code + error.reason.encode())
+
+
+def _runs(blocks: list[Block]) -> Iterator[list[Block]]:
+    """Cuts the blocks into runs that are contiguous in the file, of MESSAGE_BYTES_MAX or one."""
+    run: list[Block] = []
+    run_bytes = 0
+    for block in blocks:
+        follows = run and run[-1].offset + run[-1].length == block.offset
+        if run and not (follows and run_bytes + block.length <= MESSAGE_BYTES_MAX):
+            yield run
+            run, run_bytes = [], 0
+        run.append(block)
+        run_bytes += block.length
+    if run:
+        yield run
+
+
+def _message(file: pa.NativeFile, run: list[Block], name: str, schema: pa.Schema) -> pa.RecordBatch:
+    ends = np.cumsum([0, *(block.length for block in run)], dtype=np.int64)
+    file.seek(run[0].offset)
+    data = file.read_buffer(int(ends[-1]))
+    if data.size != ends[-1]:
+        raise PartitionDamaged(name, "the data file is too short")
+    column = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(run), [None, pa.py_buffer(ends), data]
+    )
+    return pa.RecordBatch.from_arrays([column], schema=schema)
+
+
+# ---------------------------------------------------------------------------------------- client
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBlock:
+    """A block whose checksum was verified; decoding it is left to who reads it."""
+
+    data: pa.Buffer
+    rows: int
+
+
+class FlightPartitionClient:
+    """Fetches partitions from one server. Connects when it is first used, and again by itself.
+
+    Every call is bounded by `call_timeout_s`; a fetch that its reader drains more slowly is
+    interrupted, and is to be continued by another call. May be shared between threads.
+    """
+
+    def __init__(self, address: str, *, call_timeout_s: float = 30.0) -> None:
+        """`address` is host:port."""
+        self.address = address
+        self._call_timeout_s = call_timeout_s
+        # Reconnecting must not lag behind the server's return, and one reader's back-off is not to
+        # be shared with others (gRPC would share channels with equal arguments).
+        self._client = flight.FlightClient(
+            f"grpc+tcp://{address}",
+            generic_options=[
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.min_reconnect_backoff_ms", 1000),
+                ("grpc.max_reconnect_backoff_ms", 1000),
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._client.close()
+
+    def fetch(
+        self, name: str, first_subpartition: int, end_subpartition: int, start_block: int = 0
+    ) -> PartitionStream:
+        """Begins to fetch the blocks of subpartitions `first <= s < end` from `start_block` on.
+
+        Raises PartitionNotFound and PartitionDamaged when the server says so clearly, ValueError
+        when it refuses the request as wrong, else FetchInterrupted.
+        """
+        ticket = shuffle_pb2.FetchTicket(
+            partition_name=name,
+            first_subpartition=first_subpartition,
+            end_subpartition=end_subpartition,
+            start_block=start_block,
+        )
+        options = flight.FlightCallOptions(timeout=self._call_timeout_s)
+        try:
+            reader = self._client.do_get(flight.Ticket(ticket.SerializeToString()), options)
+            metadata = reader.schema.metadata or {}
+            header = shuffle_pb2.FetchHeader.FromString(metadata.get(_HEADER_KEY, b""))
+            return PartitionStream(name, reader, header)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{self.address} refuses to fetch {name}: {error}") from error
+        except _FLIGHT_FAILURES as error:
+            raise _client_error(name, error) from error
+        except DecodeError as error:
+            raise FetchInterrupted(f"{self.address} sent a bad header: {error}") from error
+
+
+class PartitionStream:
+    """The blocks of one fetch, in reading order, each verified. Used by one thread."""
+
+    def __init__(self, name: str, reader: Any, header: shuffle_pb2.FetchHeader) -> None:
+        self.name = name
+        #: Schema of the partition; None when its producer wrote nothing and knew none.
+        self.schema: pa.Schema | None = schema_from_bytes(header.schema)
+        self._reader = reader
+        self._header = header
+
+    def cancel(self) -> None:
+        """Ends the fetch; may be called from any thread."""
+        self._reader.cancel()
+
+    def __iter__(self) -> Iterator[FetchedBlock]:
+        """Raises PartitionDamaged or FetchInterrupted."""
+        received = 0
+        expected = len(self._header.crc32c)
+        while received < expected:
+            for data in self._next_message():
+                if received == expected or data.size != self._header.length[received]:
+                    raise FetchInterrupted(f"the fetch of {self.name} sent an unexpected block")
+                check_block(data, self._header.crc32c[received], self.name)
+                yield FetchedBlock(data, self._header.rows[received])
+                received += 1
+
+    def _next_message(self) -> Iterator[pa.Buffer]:
+        try:
+            column = self._reader.read_chunk().data.column(0)
+        except StopIteration:
+            raise FetchInterrupted(f"the fetch of {self.name} ended too early") from None
+        except _FLIGHT_FAILURES as error:
+            raise _client_error(self.name, error) from error
+        _, offsets, data = column.buffers()
+        ends = np.frombuffer(offsets, dtype=np.int64)[: len(column) + 1].tolist()
+        return (data.slice(ends[i], ends[i + 1] - ends[i]) for i in range(len(column)))
+
+
+_FLIGHT_FAILURES = (pa.ArrowException, OSError)
+
+
+def _client_error(name: str, error: Exception) -> ShuffleError:
+    """What a failed Flight call means: only the server's own clear word makes a partition lost."""
+    extra_info = getattr(error, "extra_info", None) or b""
+    if extra_info.startswith(_NOT_FOUND):
+        return PartitionNotFound(name, extra_info.removeprefix(_NOT_FOUND).decode())
+    if extra_info.startswith(_DAMAGED):
+        return PartitionDamaged(name, extra_info.removeprefix(_DAMAGED).decode())
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    return FetchInterrupted(first_line)
