@@ -23,7 +23,7 @@ _PREFIX = "HOLDOVER_"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value as somebody wrote it; `origin` says where, for messages, and is empty for defaults."""
+    """A value as somebody wrote it; `origin` says where and is empty for a default."""
 
     text: str
     origin: str

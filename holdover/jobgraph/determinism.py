@@ -1,0 +1,44 @@
+"""What a second run of a vertex produces, from what its operators promise and what it reads.
+
+A vertex is determinate (same rows, same order), unordered (same rows over all of its subtasks, any
+order) or indeterminate (perhaps other rows). When a subtask of an indeterminate vertex runs again,
+whoever read its old output must run again as well, or the job would mix two outcomes.
+"""
+
+from __future__ import annotations
+
+from holdover.jobgraph.index import JobGraphIndex
+from holdover.v1 import job_pb2
+from holdover.v1.job_pb2 import JobGraph, JobVertex
+
+#: Exchanges that place a row by its position, not by its value.
+_POSITIONAL = (job_pb2.DISTRIBUTION_KIND_REBALANCE, job_pb2.DISTRIBUTION_KIND_FORWARD)
+
+
+def determinism_of(graph: JobGraph) -> dict[str, int]:
+    """Determinism of each vertex of a valid graph, by vertex id in the graph's order."""
+    index = JobGraphIndex.of(graph)
+    levels: dict[str, int] = {}
+    for vertex_id in index.topological_order():
+        read: list[int] = [
+            exchanged(levels[edge.source_vertex_id], index.distribution(edge).kind)
+            for edge in index.inputs[vertex_id]
+        ]
+        start = max(read, default=int(job_pb2.DETERMINISM_DETERMINATE))
+        levels[vertex_id] = _through_chain(index.vertices[vertex_id], start)
+    return {vertex.vertex_id: levels[vertex.vertex_id] for vertex in graph.vertices}
+
+
+def exchanged(produced: int, kind: int) -> int:
+    """Determinism of what consumers read: unordered rows that are dealt out by position differ."""
+    if produced == job_pb2.DETERMINISM_UNORDERED and kind in _POSITIONAL:
+        return job_pb2.DETERMINISM_INDETERMINATE
+    return produced
+
+
+def _through_chain(vertex: JobVertex, level: int) -> int:
+    for operator in vertex.operators:
+        if operator.HasField("key_sample") and level == job_pb2.DETERMINISM_UNORDERED:
+            level = job_pb2.DETERMINISM_INDETERMINATE  # it takes rows by their position
+        level = max(level, operator.determinism)
+    return level
