@@ -1,0 +1,41 @@
+"""The job event store: what makes a job's finished work known to the next leader.
+
+`JobEventWriter` writes under one leader epoch, `replay` reads what all leaders have written.
+Byte format and rules: docs/event-log.md.
+"""
+
+from __future__ import annotations
+
+from jobmanager.event_store.errors import (
+    EventStoreDegraded,
+    EventTooLarge,
+    LogDamaged,
+    LogUnreadable,
+    UnknownEventType,
+    UnsupportedLogVersion,
+)
+from jobmanager.event_store.findings import FindingKind, LogFinding, LogFindings
+from jobmanager.event_store.reader import LogContents, read_log, replay
+from jobmanager.event_store.segments import set_aside
+from jobmanager.event_store.status import EventStoreMode, EventStoreStatus
+from jobmanager.event_store.writer import EventWriterSettings, JobEventWriter
+
+__all__ = [
+    "EventStoreDegraded",
+    "EventStoreMode",
+    "EventStoreStatus",
+    "EventTooLarge",
+    "EventWriterSettings",
+    "FindingKind",
+    "JobEventWriter",
+    "LogContents",
+    "LogDamaged",
+    "LogFinding",
+    "LogFindings",
+    "LogUnreadable",
+    "UnknownEventType",
+    "UnsupportedLogVersion",
+    "read_log",
+    "replay",
+    "set_aside",
+]

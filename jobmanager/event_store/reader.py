@@ -1,0 +1,356 @@
+"""Replay of a job's event log (behaviour: docs/event-log.md; cases P01, P03, P07).
+
+Two passes. The first looks at the headers, and at snapshots from the newest back to the first
+complete one, which is where history begins. The second hands out the records from there, chunk by
+chunk, and checks every byte on the way.
+
+A defect with nothing sound behind it, at the end of what a leader has written, is the trace of a
+crash and becomes a finding. Any other raises `LogDamaged`: history is never silently shortened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from holdover.runtime import Disk
+from holdover.v1.events_pb2 import JobEventRecord
+from jobmanager.event_store.errors import LogDamaged, UnknownEventType, UnsupportedLogVersion
+from jobmanager.event_store.findings import FindingKind, LogFinding, LogFindings
+from jobmanager.event_store.records import (
+    FORMAT_VERSION,
+    HEADER_BYTES_MAX,
+    Defect,
+    Frame,
+    FrameDecoder,
+    HeaderDefect,
+    NewerFormat,
+    SegmentHeader,
+    decode_header,
+)
+from jobmanager.event_store.segments import SegmentFile, list_segments
+
+OnRecord = Callable[[JobEventRecord], None]
+
+# Small enough that decoding one chunk does not hold up the event loop.
+_CHUNK_BYTES: Final = 64 * 1024
+_READ_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LogContents:
+    """A whole log in memory."""
+
+    records: list[JobEventRecord]
+    findings: LogFindings
+
+
+async def replay(
+    disk: Disk,
+    directory: str,
+    on_record: OnRecord,
+    *,
+    job_id: str | None = None,
+    with_markers: bool = False,
+) -> LogFindings:
+    """Hand out every record that counts, oldest first, to `on_record`; return what was seen.
+
+    A missing or empty directory is an empty log. The marks around a snapshot are handed out only
+    `with_markers`. When `job_id` is given, a segment of another job is damage.
+
+    Raises `LogDamaged`, `UnknownEventType` or `UnsupportedLogVersion`, naming file and offset;
+    records before that place were handed out already and must be thrown away. OSErrors pass
+    through, and so does what `on_record` raises.
+    """
+    segments = [await _look_at(disk, file, job_id) for file in await list_segments(disk, directory)]
+    start = await _place_history_begins(disk, segments)
+    pass_two = _Replay(disk, on_record, with_markers, begins_with_snapshot=start is not None)
+    await pass_two.run(segments[start or 0 :])
+    return pass_two.findings(len(segments))
+
+
+async def read_log(
+    disk: Disk, directory: str, *, job_id: str | None = None, from_sequence: int = 0
+) -> LogContents:
+    """All records from `from_sequence` on, snapshot marks included, for people to look at.
+
+    The log may be written, and compacted, meanwhile. Raises as `replay`.
+    """
+    for attempt in range(1, _READ_TRIES + 1):
+        records: list[JobEventRecord] = []
+
+        def keep(record: JobEventRecord, kept: list[JobEventRecord] = records) -> None:
+            if record.sequence >= from_sequence:
+                kept.append(record)
+
+        try:
+            findings = await replay(disk, directory, keep, job_id=job_id, with_markers=True)
+            return LogContents(records, findings)
+        except FileNotFoundError:  # compaction has removed a segment under our eyes
+            if attempt == _READ_TRIES:
+                raise
+    raise AssertionError("not reached")
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """A segment after the first look: a header, or a defect in it.
+
+    `is_void` says that it contributes nothing: `trace` is then why.
+    """
+
+    file: SegmentFile
+    header: SegmentHeader | None
+    header_bytes: int
+    trace: LogFinding | None = None
+
+    @property
+    def path(self) -> str:
+        return self.file.path
+
+    @property
+    def epoch(self) -> int:
+        return self.file.segment_id.leader_epoch
+
+
+async def _look_at(disk: Disk, file: SegmentFile, job_id: str | None) -> _Segment:
+    """Read a header. A torn one, with nothing sound behind it, makes a void segment."""
+    head = await disk.read(file.path, 0, HEADER_BYTES_MAX)
+    try:
+        header, size = decode_header(head)
+    except NewerFormat as error:
+        raise UnsupportedLogVersion(file.path, error.version, FORMAT_VERSION) from None
+    except HeaderDefect as error:
+        decoder = FrameDecoder(0, Defect(0, str(error)))
+        await _feed(disk, file.path, 0, decoder, lambda _: None)
+        finding = _torn_or_damaged(file.path, decoder)
+        return _Segment(file, None, 0, finding)
+    if header.segment_id != file.segment_id:
+        raise LogDamaged(
+            file.path, 0, f"the header says that this is segment {header.segment_id.file_name}"
+        )
+    if job_id is not None and header.job_id != job_id:
+        raise LogDamaged(file.path, 0, f"the segment belongs to job {header.job_id!r}")
+    return _Segment(file, header, size)
+
+
+async def _place_history_begins(disk: Disk, segments: list[_Segment]) -> int | None:
+    """Position of the newest complete snapshot, None without one.
+
+    Marks snapshots void that are incomplete, or that an older leader wrote too late.
+    """
+    for at in range(len(segments) - 1, -1, -1):
+        segment = segments[at]
+        if segment.header is None or not segment.header.is_snapshot:
+            continue
+        cut = _cut(segments[at + 1 :], segment.epoch)
+        if cut is not None and segment.header.first_sequence > cut:
+            segments[at] = replace(segment, trace=_foreign(segment.path, 0))
+            continue
+        trace = await _incomplete_snapshot(disk, segment)
+        if trace is None:
+            return at
+        segments[at] = replace(segment, trace=trace)
+    return None
+
+
+async def _incomplete_snapshot(disk: Disk, segment: _Segment) -> LogFinding | None:
+    """Why the segment's snapshot does not count; None when it is complete."""
+    frames = 0
+    expected: int | None = None
+    is_complete = False
+
+    def count(frame: Frame) -> None:
+        nonlocal frames, expected, is_complete
+        if frames == 0:
+            record = _parsed(segment, frame)
+            if record.event.WhichOneof("kind") != "snapshot_begin":
+                raise LogDamaged(segment.path, frame.offset, "the snapshot has no beginning")
+            expected = record.event.snapshot_begin.records
+        elif expected is not None and frames == expected + 1:
+            record = _parsed(segment, frame)
+            if record.event.snapshot_end.records != expected:
+                raise LogDamaged(segment.path, frame.offset, "the snapshot does not end here")
+            is_complete = True
+        frames += 1
+
+    decoder = FrameDecoder(segment.header_bytes)
+    await _feed(disk, segment.path, segment.header_bytes, decoder, count)
+    if is_complete:
+        return None
+    offset = decoder.defect.offset if decoder.defect else segment.file.bytes
+    if decoder.defect is not None:
+        _torn_or_damaged(segment.path, decoder)
+    return LogFinding(
+        FindingKind.INCOMPLETE_SNAPSHOT,
+        segment.path,
+        offset,
+        f"it ends after {frames} records; the log before it counts",
+    )
+
+
+async def _feed(
+    disk: Disk, path: str, offset: int, decoder: FrameDecoder, on_frame: Callable[[Frame], None]
+) -> None:
+    """Run a segment's bytes from `offset` to its end through the decoder."""
+    while chunk := await disk.read(path, offset, _CHUNK_BYTES):
+        offset += len(chunk)
+        for frame in decoder.feed(chunk):
+            on_frame(frame)
+    decoder.finish()
+
+
+def _torn_or_damaged(path: str, decoder: FrameDecoder) -> LogFinding:
+    """The finding for a defect that nothing sound follows; raises `LogDamaged` otherwise."""
+    defect = decoder.defect
+    assert defect is not None
+    if decoder.sound_after is not None:
+        raise LogDamaged(
+            path,
+            defect.offset,
+            f"{defect.reason}, though a sound record follows at byte {decoder.sound_after}",
+        )
+    return LogFinding(FindingKind.TORN_TAIL, path, defect.offset, defect.reason)
+
+
+def _parsed(segment: _Segment, frame: Frame) -> JobEventRecord:
+    try:
+        record = JobEventRecord.FromString(frame.payload)
+    except DecodeError:
+        raise LogDamaged(segment.path, frame.offset, "the record is no JobEventRecord") from None
+    if record.leader_epoch != segment.epoch:
+        raise LogDamaged(
+            segment.path, frame.offset, f"the record is of leader epoch {record.leader_epoch}"
+        )
+    if record.event.WhichOneof("kind") is None:
+        unknown = UnknownFieldSet(record.event)
+        numbers = [str(unknown[at].field_number) for at in range(len(unknown))]
+        raise UnknownEventType(
+            segment.path,
+            frame.offset,
+            f"the event type {', '.join(numbers) or 'of the record'} is unknown to this version",
+        )
+    return record
+
+
+@dataclass(slots=True)
+class _Replay:
+    """The second pass."""
+
+    disk: Disk
+    on_record: OnRecord
+    with_markers: bool
+    begins_with_snapshot: bool
+    last_sequence: int = 0
+    last_epoch: int = 0
+    last_wall_ms: int = 0
+    events: int = 0
+    traces: list[LogFinding] = field(default_factory=list)
+
+    def findings(self, segments: int) -> LogFindings:
+        return LogFindings(
+            self.last_sequence,
+            self.last_epoch,
+            self.last_wall_ms,
+            self.events,
+            segments,
+            self.begins_with_snapshot,
+            tuple(self.traces),
+        )
+
+    async def run(self, segments: list[_Segment]) -> None:
+        """Replay segments, of which the first one begins history."""
+        torn: LogFinding | None = None
+        epoch = 0
+        for at, segment in enumerate(segments):
+            if segment.epoch != epoch:
+                epoch, torn = segment.epoch, None
+            if segment.trace is not None:
+                self.traces.append(segment.trace)
+                if segment.trace.kind is not FindingKind.FOREIGN_RECORDS:
+                    torn = torn or segment.trace
+                continue
+            assert segment.header is not None
+            cut = _cut(segments[at + 1 :], segment.epoch)
+            if cut is not None and self.last_sequence >= cut < segment.header.first_sequence:
+                self.traces.append(_foreign(segment.path, 0))
+                continue
+            if torn is not None:
+                raise LogDamaged(
+                    torn.path, torn.offset, f"{torn.text}, though {segment.path} follows"
+                )
+            self._check_continues(segment.path, segment.header, is_first=at == 0)
+            torn = await self._replay_segment(segment, cut)
+
+    def _check_continues(self, path: str, header: SegmentHeader, *, is_first: bool) -> None:
+        """Whether the segment continues what was replayed, without a hole or an overlap."""
+        if is_first and self.begins_with_snapshot:
+            self.last_sequence = header.first_sequence - 1
+        elif header.first_sequence != self.last_sequence + 1:
+            raise LogDamaged(
+                path,
+                0,
+                f"it begins with record {header.first_sequence}, but the segments before it end"
+                f" with record {self.last_sequence}: a segment is missing or was cut",
+            )
+
+    async def _replay_segment(self, segment: _Segment, cut: int | None) -> LogFinding | None:
+        """Hand out the segment's records up to sequence `cut`; return its torn tail, if any."""
+        foreign = 0
+
+        def take(frame: Frame) -> None:
+            nonlocal foreign
+            if cut is not None and self.last_sequence >= cut:
+                if foreign == 0:
+                    self.traces.append(_foreign(segment.path, frame.offset))
+                foreign += 1
+                return
+            self._take(segment, frame)
+
+        decoder = FrameDecoder(segment.header_bytes)
+        await _feed(self.disk, segment.path, segment.header_bytes, decoder, take)
+        if decoder.defect is None:
+            return None
+        if cut is not None and self.last_sequence >= cut:
+            if foreign == 0:
+                self.traces.append(_foreign(segment.path, decoder.defect.offset))
+            return None
+        torn = _torn_or_damaged(segment.path, decoder)
+        self.traces.append(torn)
+        return torn
+
+    def _take(self, segment: _Segment, frame: Frame) -> None:
+        record = _parsed(segment, frame)
+        if record.sequence != self.last_sequence + 1:
+            raise LogDamaged(
+                segment.path,
+                frame.offset,
+                f"record {record.sequence} follows record {self.last_sequence}",
+            )
+        self.last_sequence = record.sequence
+        self.last_epoch = record.leader_epoch
+        self.last_wall_ms = record.wall_ms
+        is_marker = record.event.WhichOneof("kind") in {"snapshot_begin", "snapshot_end"}
+        if not is_marker:
+            self.events += 1
+        if self.with_markers or not is_marker:
+            self.on_record(record)
+
+
+def _foreign(path: str, offset: int) -> LogFinding:
+    text = "appended after a newer leader had replayed the log; ignored"
+    return LogFinding(FindingKind.FOREIGN_RECORDS, path, offset, text)
+
+
+def _cut(later: list[_Segment], epoch: int) -> int | None:
+    """The last sequence of `epoch` that counts: what the next leaders had replayed at most."""
+    replayed = [
+        segment.header.replayed_sequence
+        for segment in later
+        if segment.epoch > epoch and segment.header is not None and segment.trace is None
+    ]
+    return min(replayed) if replayed else None
