@@ -218,7 +218,7 @@ class JobEventWriter:
     async def compact(self, timeout_s: float | None = None) -> None:
         """Replace the whole log by a snapshot of the present state in a fresh segment.
 
-        Older segments are removed once it is durable. Raises `EventStoreDegraded` as `flush`.
+        Returns when it is durable; older segments are removed soon after. Raises as `flush`.
         """
         self._drop_for_snapshot()
         self._sequence += 1  # the snapshot takes more; waiting for this one waits for all
@@ -237,6 +237,8 @@ class JobEventWriter:
                 self._log.warning("event log closed with a lost tail", reason=error.reason)
             await self._supervisor.close()
             await self._seal()
+            if self._superseding is not None:
+                await self._remove_superseded(self._superseding)
         self._guard.cancel()
 
     # The flush loop

@@ -1,0 +1,390 @@
+"""What a JobManager keeps between its lives (behaviour 3 and 5.1; cases P10, P42, P43, P44, P49).
+
+    <root>/jobs/<job id>/graph.pb            the submitted job, durable before the acknowledgement
+    <root>/jobs/<job id>/recovery-attempts   leaders in a row that have begun its recovery
+    <root>/jobs/<job id>/events/             its event log
+    <root>/archive/<job id>.pb               its end marker and summary, durable before clean-up
+    <root>/workers.pb                        the TaskManagers that were registered, a hint
+
+Every file is published atomically and durably, with a CRC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from holdover import ids
+from holdover.errors import HoldoverError, InvalidId, JobAlreadyExists, StorageError
+from holdover.runtime import Disk
+from holdover.runtime.log import Log
+from holdover.v1.archive_pb2 import ArchivedJob, KnownWorkers, StoredJobGraph
+from holdover.v1.common_pb2 import JobState
+from holdover.v1.job_pb2 import JobGraph
+from holdover.v1.jobmanager_pb2 import JobStatus
+from jobmanager.checked_file import StoredFileDamaged, publish_checked, read_checked
+from jobmanager.event_store.segments import list_segments
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+GRAPH_BYTES_MAX: Final = 512 * 1024 * 1024
+_ARCHIVE_BYTES_MAX: Final = 64 * 1024 * 1024
+_WORKERS_BYTES_MAX: Final = 16 * 1024 * 1024
+_COUNTER_BYTES_MAX: Final = 16
+
+_log = Log(__name__)
+
+
+class JobAlreadyEnded(HoldoverError):
+    """The job id belongs to a job that is over; it does not run again (case P44).
+
+    `same_graph` tells whether it was this very job.
+    """
+
+    def __init__(self, job_id: str, state: JobState.ValueType, *, same_graph: bool) -> None:
+        name = JobState.Name(state).removeprefix("JOB_STATE_")
+        super().__init__(
+            f"job {job_id!r} has already ended ({name}); submit under another job id to run it"
+            " again"
+        )
+        self.job_id = job_id
+        self.state = state
+        self.same_graph = same_graph
+
+
+@dataclass(frozen=True, slots=True)
+class StoredJob:
+    """A job that has not ended.
+
+    Attributes:
+        job_id: the job.
+        graph: as it was submitted.
+        graph_digest: SHA-256 of the graph, hexadecimal.
+        submitted_wall_ms: when, by the wall clock of the leader that took it.
+        recovery_attempts: leaders in a row whose recovery of it has not got to a new event.
+    """
+
+    job_id: str
+    graph: JobGraph
+    graph_digest: str
+    submitted_wall_ms: int
+    recovery_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenJob:
+    """A job whose files cannot be read. They stay; `remove` deletes them."""
+
+    job_id: str
+    reason: str
+
+
+def graph_digest(graph: JobGraph) -> str:
+    """SHA-256 of the graph, hexadecimal: equal for the same job submitted twice."""
+    return hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()
+
+
+class JobStore:
+    """The jobs under one root directory. Only the leader writes; call `open` first.
+
+    OSErrors of single calls pass through: nothing was acknowledged then, try again.
+    """
+
+    def __init__(self, disk: Disk, root: str, *, archives_max: int = 1000) -> None:
+        """`archives_max`: summaries of ended jobs that are kept, the newest ones."""
+        self._disk = disk
+        self._root = root
+        self._archives_max = archives_max
+        self._submissions = asyncio.Lock()
+        # Statuses of archived jobs without their vertices; None until they are needed.
+        self._archived: dict[str, JobStatus] | None = None
+        self._archiving = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Make the directories and prove that they can be written.
+
+        Raises `StorageError` naming the directory that cannot.
+        """
+        for directory in (self._root, f"{self._root}/jobs", f"{self._root}/archive"):
+            probe = f"{directory}/.writable"
+            try:
+                await self._disk.make_directories(directory)
+                await self._disk.publish(probe, b"")
+                await self._disk.remove(probe)
+                await self._remove_temporary_files(directory)
+            except OSError as error:
+                raise StorageError(
+                    directory,
+                    f"the storage directory is not writable: {error.strerror or error};"
+                    " check that it exists, its owner and its file system"
+                    " (high-availability.storageDir)",
+                ) from error
+
+    # Jobs
+
+    def events_directory(self, job_id: str) -> str:
+        """Where the job's event log is."""
+        return f"{self._job_directory(job_id)}/events"
+
+    async def store(self, graph: JobGraph, *, submitted_wall_ms: int, leader_epoch: int) -> bool:
+        """Make a submitted job durable; acknowledge it after this (cases P42, P49).
+
+        False when the same job was stored before (case P43). Raises `JobAlreadyExists` when
+        another graph has this id, `JobAlreadyEnded` when the job is archived, `StorageError`
+        when a stored file under this id cannot be read, `InvalidId`.
+        """
+        job_id = ids.job_id(graph.job_id)
+        digest = graph_digest(graph)
+        async with self._submissions:
+            archived = await self.read_archive(job_id)
+            if archived is not None:
+                same = archived.graph_digest == digest
+                raise JobAlreadyEnded(job_id, archived.status.state, same_graph=same)
+            stored = await self._read(self._graph_path(job_id), StoredJobGraph(), GRAPH_BYTES_MAX)
+            if stored is not None:
+                if stored.graph_digest != digest:
+                    raise JobAlreadyExists(job_id)
+                return False
+            await self._refuse_events_without_graph(job_id)
+            message = StoredJobGraph(
+                graph=graph,
+                graph_digest=digest,
+                submitted_wall_ms=submitted_wall_ms,
+                leader_epoch=leader_epoch,
+            )
+            if message.ByteSize() > GRAPH_BYTES_MAX:
+                raise StorageError(
+                    self._graph_path(job_id),
+                    f"the job graph has {message.ByteSize()} bytes, at most {GRAPH_BYTES_MAX} are"
+                    " possible; attach smaller files",
+                )
+            try:
+                await self._disk.make_directories(self._job_directory(job_id))
+                await self._publish(self._graph_path(job_id), message)
+            except OSError:
+                await self._undo_submission(job_id)
+                raise
+            return True
+
+    async def load_all(self) -> list[StoredJob | BrokenJob]:
+        """All jobs that have not ended, by id. One that cannot be read stops no other (case P10).
+
+        What is left of ended jobs, and of submissions that were never acknowledged, is removed;
+        `jobs_to_clean_up` names those for which that failed.
+        """
+        jobs: list[StoredJob | BrokenJob] = []
+        for job_id in await self._job_directories():
+            try:
+                job = await self._load(job_id)
+            except (OSError, StorageError) as error:
+                _log.error("job cannot be loaded", job=job_id, reason=str(error))
+                jobs.append(BrokenJob(job_id, str(error)))
+                continue
+            if job is not None:
+                jobs.append(job)
+        return jobs
+
+    async def jobs_to_clean_up(self) -> list[str]:
+        """Ended jobs of which something is left: call `remove` for each, again if it fails."""
+        return [
+            job_id
+            for job_id in await self._job_directories()
+            if await self._disk.stat(self._archive_path(job_id)) is not None
+        ]
+
+    async def remove(self, job_id: str) -> None:
+        """Remove graph, events and counter of a job; the archive stays. Repeatable.
+
+        Close the job's event writer first. Archive the job before, so that a crash in between is no
+        broken job.
+        """
+        await self._disk.remove_tree(self._job_directory(job_id), missing_ok=True)
+        await self._disk.sync_directory(f"{self._root}/jobs")
+
+    async def raise_recovery_attempts(self, job_id: str) -> int:
+        """Count one more recovery, durably, before it begins; return the number, from 1."""
+        attempts = await self._recovery_attempts(job_id) + 1
+        await publish_checked(self._disk, self._counter_path(job_id), str(attempts).encode())
+        return attempts
+
+    async def clear_recovery_attempts(self, job_id: str) -> None:
+        """The recovery got to a new event, or somebody asked for a retry."""
+        await self._disk.remove(self._counter_path(job_id), missing_ok=True)
+        await self._disk.sync_directory(self._job_directory(job_id))
+
+    # Ended jobs
+
+    async def archive(self, job: ArchivedJob) -> None:
+        """Write a job's end marker and summary, durably; only then act on its end (case P44).
+
+        Repeatable. Beyond `archives_max` the oldest summaries are removed.
+        """
+        job_id = ids.job_id(job.status.job_id)
+        await self._publish(self._archive_path(job_id), job)
+        async with self._archiving:
+            archived = await self._load_archived()
+            archived[job_id] = _summary(job)
+            for old in _newest_first(archived)[self._archives_max :]:
+                if await self._disk.stat(self._job_directory(old.job_id)) is not None:
+                    continue  # its clean-up is not complete: the marker is still needed
+                await self._disk.remove(self._archive_path(old.job_id), missing_ok=True)
+                del archived[old.job_id]
+
+    async def read_archive(self, job_id: str) -> ArchivedJob | None:
+        """The summary of an ended job; None when there is none. Raises `StorageError`."""
+        path = self._archive_path(ids.job_id(job_id))
+        return await self._read(path, ArchivedJob(), _ARCHIVE_BYTES_MAX)
+
+    async def list_archives(self) -> list[JobStatus]:
+        """Ended jobs, newest end first, without their vertices. Unreadable ones are left out."""
+        async with self._archiving:
+            return _newest_first(await self._load_archived())
+
+    # Workers
+
+    async def write_workers(self, worker_ids: Sequence[str]) -> None:
+        """Remember who is registered."""
+        await self._publish(self._workers_path, KnownWorkers(worker_ids=sorted(worker_ids)))
+
+    async def read_workers(self) -> list[str]:
+        """Who was registered last, sorted. A hint: empty when the file cannot be read."""
+        try:
+            known = await self._read(self._workers_path, KnownWorkers(), _WORKERS_BYTES_MAX)
+        except (OSError, StorageError) as error:
+            _log.warning("the list of known workers cannot be read", reason=str(error))
+            return []
+        return [] if known is None else list(known.worker_ids)
+
+    # Files
+
+    @property
+    def _workers_path(self) -> str:
+        return f"{self._root}/workers.pb"
+
+    def _job_directory(self, job_id: str) -> str:
+        return f"{self._root}/jobs/{ids.job_id(job_id)}"
+
+    def _graph_path(self, job_id: str) -> str:
+        return f"{self._job_directory(job_id)}/graph.pb"
+
+    def _counter_path(self, job_id: str) -> str:
+        return f"{self._job_directory(job_id)}/recovery-attempts"
+
+    def _archive_path(self, job_id: str) -> str:
+        return f"{self._root}/archive/{job_id}.pb"
+
+    async def _job_directories(self) -> list[str]:
+        found = []
+        for entry in await self._disk.list_directory(f"{self._root}/jobs"):
+            try:
+                job_id = ids.job_id(entry.name)
+            except InvalidId:
+                _log.warning("not a job's directory, ignored", name=entry.name)
+                continue
+            if entry.is_directory:
+                found.append(job_id)
+        return found
+
+    async def _load(self, job_id: str) -> StoredJob | None:
+        if await self.read_archive(job_id) is not None:
+            await self._clean_up(job_id)
+            return None
+        stored = await self._read(self._graph_path(job_id), StoredJobGraph(), GRAPH_BYTES_MAX)
+        if stored is None:
+            await self._refuse_events_without_graph(job_id)
+            await self._clean_up(job_id)  # never acknowledged
+            return None
+        if stored.graph.job_id != job_id:
+            raise StoredFileDamaged(
+                self._graph_path(job_id), f"it holds the graph of job {stored.graph.job_id!r}"
+            )
+        return StoredJob(
+            job_id,
+            stored.graph,
+            stored.graph_digest,
+            stored.submitted_wall_ms,
+            await self._recovery_attempts(job_id),
+        )
+
+    async def _refuse_events_without_graph(self, job_id: str) -> None:
+        """Events prove that the job was acknowledged: it is no new one (case P09)."""
+        if await list_segments(self._disk, self.events_directory(job_id)):
+            raise StoredFileDamaged(
+                self._graph_path(job_id), "the file is missing, though the job has events"
+            )
+
+    async def _clean_up(self, job_id: str) -> None:
+        try:
+            await self.remove(job_id)
+        except OSError as error:  # `jobs_to_clean_up` still names it
+            _log.warning("clean-up of an ended job failed", job=job_id, reason=str(error))
+
+    async def _undo_submission(self, job_id: str) -> None:
+        try:
+            await self.remove(job_id)
+        except OSError as error:  # the next leader finds no graph, or the graph of a job it may run
+            _log.warning("a refused submission left files", job=job_id, reason=str(error))
+
+    async def _recovery_attempts(self, job_id: str) -> int:
+        path = self._counter_path(job_id)
+        payload = await read_checked(self._disk, path, _COUNTER_BYTES_MAX)
+        if payload is None:
+            return 0
+        try:
+            return int(payload)
+        except ValueError:
+            raise StoredFileDamaged(path, "it holds no number") from None
+
+    async def _load_archived(self) -> dict[str, JobStatus]:
+        if self._archived is None:
+            archived = {}
+            for entry in await self._disk.list_directory(f"{self._root}/archive"):
+                job_id = entry.name.removesuffix(".pb")
+                if ids.JOB_ID.fullmatch(job_id) is None or entry.is_directory:
+                    continue
+                try:
+                    job = await self.read_archive(job_id)
+                except StorageError as error:
+                    _log.warning("an archived job cannot be read", reason=str(error))
+                    continue
+                if job is not None:
+                    archived[job_id] = _summary(job)
+            self._archived = archived
+        return self._archived
+
+    async def _remove_temporary_files(self, directory: str) -> None:
+        """Remove what a crash inside `Disk.publish` has left."""
+        for entry in await self._disk.list_directory(directory):
+            if entry.name.startswith(".") and entry.name.endswith(".tmp"):
+                await self._disk.remove(f"{directory}/{entry.name}", missing_ok=True)
+
+    async def _publish(self, path: str, message: Message) -> None:
+        await publish_checked(self._disk, path, message.SerializeToString(deterministic=True))
+
+    async def _read(self, path: str, message: MessageT, bytes_max: int) -> MessageT | None:
+        payload = await read_checked(self._disk, path, bytes_max)
+        if payload is None:
+            return None
+        try:
+            message.ParseFromString(payload)
+        except DecodeError:
+            name = message.DESCRIPTOR.name
+            raise StoredFileDamaged(path, f"it holds no {name}") from None
+        return message
+
+
+def _summary(job: ArchivedJob) -> JobStatus:
+    status = JobStatus()
+    status.CopyFrom(job.status)
+    status.ClearField("vertices")
+    return status
+
+
+def _newest_first(archived: dict[str, JobStatus]) -> list[JobStatus]:
+    ordered = sorted(archived.items(), key=lambda item: (-item[1].ended_wall_ms, item[0]))
+    return [status for _, status in ordered]
