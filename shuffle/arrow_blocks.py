@@ -101,21 +101,22 @@ def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """
     if batch.schema.equals(schema):
         return batch
-    columns = [_plain_array(batch.column(i), schema.field(i).type) for i in range(len(schema))]
+    columns = [plain_array(batch.column(i), schema.field(i).type) for i in range(len(schema))]
     if not columns:
         return batch.replace_schema_metadata(schema.metadata)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _plain_array(array: pa.Array, target: pa.DataType) -> pa.Array:
+def plain_array(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """`array` as `target`, the plain type of its type; raises UnsupportedColumnType."""
     if array.type.equals(target):
         return array
     try:
         if pa.types.is_dictionary(array.type):
-            values = _plain_array(array.dictionary, target)
+            values = plain_array(array.dictionary, target)
             return values.take(array.indices)
         if pa.types.is_run_end_encoded(array.type):
-            return _plain_array(compute.run_end_decode(array), target)
+            return plain_array(compute.run_end_decode(array), target)
         return array.cast(target)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise UnsupportedColumnType(str(array.type)) from error

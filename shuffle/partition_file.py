@@ -105,8 +105,8 @@ class PartitionWriter:
         elif not self._input_schema.equals(schema):
             raise SchemasDiffer(
                 f"output {self.identity.output} of {self.identity.vertex}",
-                _columns(self._input_schema),
-                _columns(schema),
+                columns_text(self._input_schema),
+                columns_text(schema),
             )
 
     def write(self, subpartition: int, batch: pa.RecordBatch) -> None:
@@ -189,7 +189,8 @@ class PartitionWriter:
         delete_partition_files(self._base)
 
 
-def _columns(schema: pa.Schema) -> str:
+def columns_text(schema: pa.Schema) -> str:
+    """The columns of a schema for a message: "name type, ..."."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
