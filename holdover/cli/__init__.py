@@ -1,0 +1,1 @@
+"""The `holdover` command, and the local cluster that it starts."""
