@@ -1,0 +1,162 @@
+"""What the TaskManager asks of its JobManager beside heartbeats. All of it is repeated until it is
+answered or no longer wanted."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import grpc
+
+from holdover.ids import AttemptKey
+from holdover.runtime.log import Log
+from holdover.v1.taskmanager_pb2 import (
+    FetchJobGraphRequest,
+    ReportExecutionsRequest,
+    RequestSplitRequest,
+    RequestSplitResponse,
+)
+from holdover.v1.taskmanager_pb2_grpc import ResourceManagerAsyncStub
+from taskmanager.jobmanager_connection import JobManagerConnection, Registration
+from taskmanager.report_queue import ReportQueue
+from taskmanager.rpc_call import CallFailed, answer
+
+_log = Log(__name__)
+
+#: Bounds of one call's reports, far below the largest gRPC message (P53).
+_REPORTS_MAX = 500
+_REPORT_BYTES_MAX = 4 * 1024 * 1024
+#: How long a lone RUNNING report waits for company: most tasks end soon, and are reported once.
+_RUNNING_REPORT_DELAY_S = 0.02
+#: Pause after a failed call, doubled up to the largest.
+_BACKOFF_FIRST_S = 0.05
+_BACKOFF_MAX_S = 1.0
+#: Bound of a fetched job graph; the JobManager accepts no larger ones.
+_GRAPH_BYTES_MAX = 256 * 1024 * 1024
+#: How long a job graph may take to arrive, all tries together.
+_GRAPH_TIMEOUT_S = 60.0
+
+
+class JobManagerCalls:
+    """Calls by way of whatever connection holds."""
+
+    def __init__(
+        self, connection: JobManagerConnection, resource_id: str, call_timeout_s: float
+    ) -> None:
+        self._connection = connection
+        self._resource_id = resource_id
+        self._call_timeout_s = call_timeout_s
+        self._reports_waiting = asyncio.Event()
+
+    def wake_reporter(self) -> None:
+        """Something was added to the queue."""
+        self._reports_waiting.set()
+
+    async def report(self, queue: ReportQueue) -> None:
+        """Send what is queued, for ever; a loop for a `Supervisor`."""
+        backoff = _Backoff()
+        while True:
+            if not len(queue):
+                self._reports_waiting.clear()
+                await self._reports_waiting.wait()
+            if not queue.urgent:
+                await asyncio.sleep(_RUNNING_REPORT_DELAY_S)
+            registration, stub = await self._connection.connected()
+            taken = queue.take(_REPORTS_MAX, _REPORT_BYTES_MAX)
+            if not taken:
+                continue
+            request = ReportExecutionsRequest(
+                leader_epoch=registration.epoch,
+                resource_id=self._resource_id,
+                reports=[report for _, report in taken],
+                registration_id=registration.registration_id,
+            )
+            if await self._send_reports(registration, stub, request):
+                queue.acknowledge(taken)
+                backoff = _Backoff()
+            else:
+                await backoff.pause()
+
+    async def _send_reports(
+        self,
+        registration: Registration,
+        stub: ResourceManagerAsyncStub,
+        request: ReportExecutionsRequest,
+    ) -> bool:
+        """Whether the JobManager has taken them."""
+        try:
+            response = await answer(
+                lambda: stub.ReportExecutions(request, timeout=self._call_timeout_s)
+            )
+        except CallFailed as failed:
+            if not failed.transient:
+                _log.error("the JobManager refuses reports", reason=failed)
+            self._connection.suspect()
+            return False
+        if response.register_again:
+            self._connection.register_again(registration.registration_id)
+        return not response.register_again
+
+    async def request_split(self, key: AttemptKey, received: int) -> RequestSplitResponse:
+        """See `SplitSource.request_split`. An attempt of an older leader is superseded."""
+        backoff = _Backoff()
+        while True:
+            registration, stub = await self._connection.connected()
+            if registration.epoch != key.epoch:
+                return RequestSplitResponse(leader_epoch=registration.epoch, superseded=True)
+            request = RequestSplitRequest(
+                leader_epoch=registration.epoch, attempt=key.to_proto(), received=received
+            )
+            try:
+                return await answer(partial(self._ask_split, stub, request))
+            except CallFailed as failed:
+                if not failed.transient:
+                    raise
+            self._connection.suspect()
+            await backoff.pause()
+
+    async def _ask_split(
+        self, stub: ResourceManagerAsyncStub, request: RequestSplitRequest
+    ) -> RequestSplitResponse:
+        return await stub.RequestSplit(request, timeout=self._call_timeout_s)
+
+    async def fetch_job_graph(self, job_id: str) -> bytes:
+        """The serialized graph of a job. Raises `CallFailed`."""
+        backoff = _Backoff()
+        try:
+            async with asyncio.timeout(_GRAPH_TIMEOUT_S):
+                while True:
+                    registration, stub = await self._connection.connected()
+                    request = FetchJobGraphRequest(leader_epoch=registration.epoch, job_id=job_id)
+                    try:
+                        return await answer(partial(self._read_graph, stub, request))
+                    except CallFailed as failed:
+                        if not failed.transient:
+                            raise
+                    self._connection.suspect()
+                    await backoff.pause()
+        except TimeoutError as error:
+            raise CallFailed(f"no JobManager sent it within {_GRAPH_TIMEOUT_S:g} s") from error
+
+    async def _read_graph(
+        self, stub: ResourceManagerAsyncStub, request: FetchJobGraphRequest
+    ) -> bytes:
+        data = bytearray()
+        async for response in stub.FetchJobGraph(request, timeout=self._call_timeout_s):
+            data += response.chunk
+            if len(data) > _GRAPH_BYTES_MAX:
+                raise CallFailed(
+                    f"it is larger than {_GRAPH_BYTES_MAX} bytes", grpc.StatusCode.OUT_OF_RANGE
+                )
+        return bytes(data)
+
+
+class _Backoff:
+    """Pauses between repetitions of one call."""
+
+    def __init__(self) -> None:
+        self._pause_s = _BACKOFF_FIRST_S
+
+    async def pause(self) -> None:
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _BACKOFF_MAX_S)

@@ -1,0 +1,179 @@
+"""A TaskManager process: what it opens, in which order, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+from holdover import config as options
+from holdover.config import Configuration
+from holdover.coordination.file_leader import FileLeaderRetrieval
+from holdover.runtime import PartitionServer, Runtime, Server, TaskProcessPool, TaskProcessSpec
+from holdover.runtime.log import Log
+from holdover.runtime.supervisor import Supervisor
+from holdover.v1 import taskmanager_pb2
+from holdover.v1.taskmanager_pb2_grpc import add_TaskExecutorServicer_to_server
+from shuffle.partition_name import partition_base
+from taskmanager.executor_service import TaskExecutorService
+from taskmanager.finished_executions import FinishedExecutions
+from taskmanager.task_executor import Identity, TaskExecutor
+from taskmanager.working_directory import WorkingDirectory
+
+SERVICE_NAME = taskmanager_pb2.DESCRIPTOR.services_by_name["TaskExecutor"].full_name
+
+#: Parts of an orderly end, which takes less than 5 s in all.
+_UNREGISTER_TIMEOUT_S = 1.0
+_SERVER_GRACE_S = 0.2
+_REMOVE_TIMEOUT_S = 2.0
+
+_TASK_ENTRY = "taskmanager.task:main"
+_TASK_PRELOAD = ("taskmanager.task",)
+_NICE = 5
+
+_log = Log(__name__)
+
+
+class TaskManager:
+    """One TaskManager with everything around its TaskExecutor.
+
+    `failed` gets an exception when a background loop ended that must not: the process then ends.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        configuration: Configuration,
+        task_entry: str = _TASK_ENTRY,
+        task_preload: tuple[str, ...] = _TASK_PRELOAD,
+    ) -> None:
+        self._runtime = runtime
+        self._configuration = configuration
+        self._task_entry = task_entry
+        self._task_preload = task_preload
+        configured = configuration.get(options.TASKMANAGER_RESOURCE_ID)
+        self._generated = not configured
+        self.resource_id = configured or f"tm-{runtime.randomness.token_hex(6)}"
+        self.address = ""
+        self.data_address = ""
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._supervisor = Supervisor("taskmanager", on_fatal=self._loop_ended)
+        self._finished = FinishedExecutions()
+        self._directory: WorkingDirectory | None = None
+        self._pool: TaskProcessPool | None = None
+        self._partition_server: PartitionServer | None = None
+        self._server: Server | None = None
+        self._executor: TaskExecutor | None = None
+
+    async def start(self) -> None:
+        """Open everything and begin to look for a leader.
+
+        Raises `ConfigurationError`, `StorageNotWritable`, `TaskProcessesUnavailable`,
+        `AddressInUse`, `AddressUnavailable`; `stop` then closes what was opened.
+        """
+        config, runtime = self._configuration, self._runtime
+        host = config.get(options.TASKMANAGER_HOST)
+        bind_host = config.get(options.TASKMANAGER_BIND_HOST)
+        directory = await WorkingDirectory.claim(
+            runtime.disk,
+            config.get(options.IO_TMP_DIRS),
+            self.resource_id,
+            generated=self._generated,
+        )
+        self._directory = directory
+        self._pool = await runtime.task_processes.open(self._task_spec(directory))
+        self._partition_server = await runtime.partition_servers.start(
+            bind_host, config.get(options.TASKMANAGER_DATA_PORT), self._lookup
+        )
+        self.data_address = f"{host}:{self._partition_server.port}"
+        self._executor = TaskExecutor(
+            runtime,
+            config,
+            Identity(
+                self.resource_id,
+                runtime.randomness.token_hex(8),
+                self.data_address,
+                config.get(options.TASKMANAGER_NUMBER_OF_TASK_SLOTS),
+            ),
+            directory,
+            self._pool,
+            self._finished,
+            self._supervisor,
+            FileLeaderRetrieval(runtime, _leader_directory(config)),
+        )
+        port = config.get(options.TASKMANAGER_RPC_PORT)
+        self._server = await self._serving(f"{bind_host}:{port}", self._executor)
+        self.address = f"{host}:{await self._server.start()}"
+        self._executor.start(self.address)
+        self._supervisor.start("sweep", directory.sweep_neighbours())
+        _log.info(
+            "taskmanager ready",
+            resource_id=self.resource_id,
+            address=self.address,
+            data_address=self.data_address,
+        )
+
+    async def stop(self, reason: str) -> None:
+        """Leave the cluster, stop tasks and servers, delete what is held. Takes less than 5 s."""
+        if self._executor is not None:
+            await self._executor.leave(reason, _UNREGISTER_TIMEOUT_S)
+        await self._supervisor.close()
+        if self._executor is not None:
+            await self._executor.close()
+        if self._pool is not None:
+            await self._pool.close()
+        if self._server is not None:
+            await self._server.stop(_SERVER_GRACE_S)
+        if self._partition_server is not None:
+            await self._partition_server.stop()
+        if self._directory is not None:
+            await self._remove(self._directory)
+
+    async def _remove(self, directory: WorkingDirectory) -> None:
+        # The leader was told that this TaskManager leaves: nobody asks for its partitions again.
+        try:
+            async with asyncio.timeout(_REMOVE_TIMEOUT_S):
+                await directory.remove()
+        except (OSError, TimeoutError) as error:
+            _log.warning("the next start sweeps what is left", path=directory.path, error=error)
+
+    async def _serving(self, bind_address: str, executor: TaskExecutor) -> Server:
+        server = self._runtime.network.server(bind_address)
+        server.add(add_TaskExecutorServicer_to_server, TaskExecutorService(executor))
+        status = health.HealthServicer()
+        for name in ("", SERVICE_NAME):
+            await status.set(name, health_pb2.HealthCheckResponse.SERVING)
+        server.add(health_pb2_grpc.add_HealthServicer_to_server, status)
+        names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        server.add(
+            reflection_pb2_grpc.add_ServerReflectionServicer_to_server,
+            reflection.aio.ReflectionServicer(names),
+        )
+        return server
+
+    def _task_spec(self, directory: WorkingDirectory) -> TaskProcessSpec:
+        return TaskProcessSpec(
+            entry=self._task_entry,
+            preload=self._task_preload,
+            log_path=directory.tasks_log,
+            cwd=directory.path,
+            nice=_NICE,
+            spare=self._configuration.get(options.TASKMANAGER_TASK_PROCESS_SPARE),
+        )
+
+    def _lookup(self, name: str) -> str | None:
+        """Called from the threads of the partition server."""
+        if self._directory is None or not self._finished.serves(name):
+            return None
+        return partition_base(self._directory.shuffle, name)
+
+    def _loop_ended(self, name: str, exception: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(RuntimeError(f"background loop {name!r} ended: {exception}"))
+
+
+def _leader_directory(configuration: Configuration) -> str:
+    storage = configuration.get(options.HIGH_AVAILABILITY_STORAGE_DIR)
+    return f"{storage}/{configuration.get(options.HIGH_AVAILABILITY_CLUSTER_ID)}"

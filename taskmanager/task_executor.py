@@ -1,0 +1,396 @@
+"""What a TaskManager does: run attempts in slots, hold what they finished, follow leaders.
+
+All state changes on the event loop. Whoever waits does it in the objects around: `AttemptRuns` for
+task processes, `JobManagerConnection` and `JobManagerCalls` for the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdover import config as options
+from holdover.config import Configuration
+from holdover.coordination.leader import LeaderRetrieval
+from holdover.ids import AttemptKey
+from holdover.runtime import Runtime, TaskProcessPool
+from holdover.runtime.log import Log
+from holdover.runtime.loop_lag import LoopLagMonitor
+from holdover.runtime.supervisor import RestartPolicy, Supervisor
+from holdover.v1.taskmanager_pb2 import (
+    ExecutionReport,
+    HeartbeatRequest,
+    RegisterHeader,
+    TaskDeployment,
+)
+from taskmanager.attempt_runs import AttemptRun, AttemptRuns, CancelReason, RunEnd
+from taskmanager.deletions import Deletions
+from taskmanager.execution_report import end_report, finished_report, running_report
+from taskmanager.finished_executions import FinishedExecutions
+from taskmanager.job_graphs import JobGraphs
+from taskmanager.job_leader import (
+    FailTasks,
+    JobLeaderAction,
+    JobLeaderConnection,
+    JobLeaderState,
+    ReleaseAll,
+)
+from taskmanager.jobmanager_calls import JobManagerCalls
+from taskmanager.jobmanager_connection import JobManagerConnection
+from taskmanager.leader_finder import LeaderFinder
+from taskmanager.registration import Inventory, RegistrationAnswer
+from taskmanager.report_queue import ReportQueue
+from taskmanager.slot_table import SlotRefused, SlotTable
+from taskmanager.working_directory import WorkingDirectory
+
+#: Reports that may wait; beyond it no attempt is taken. A leader that answers empties it at once.
+_REPORTS_MAX = 10_000
+#: Attempts that ended without a result and are remembered, so that a repeated deployment of one
+#: does not run it again.
+_ENDED_MAX = 4_096
+_DISK_INTERVAL_S = 5.0
+
+_log = Log(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this TaskManager is: a stable name, this run of the process, and where it serves."""
+
+    resource_id: str
+    incarnation: str
+    data_address: str
+    slots: int
+
+
+class TaskExecutor:
+    """See the module. Implements `ExecutorCalls` for the service, `JobManagerListener` for the
+    connection."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        configuration: Configuration,
+        identity: Identity,
+        directory: WorkingDirectory,
+        pool: TaskProcessPool,
+        finished: FinishedExecutions,
+        supervisor: Supervisor,
+        retrieval: LeaderRetrieval | None,
+    ) -> None:
+        self._clock = runtime.clock
+        self._disk = runtime.disk
+        self._identity = identity
+        self._directory = directory
+        self._finished = finished
+        self._supervisor = supervisor
+        self._registration_timeout_s = configuration.get(options.TASKMANAGER_REGISTRATION_TIMEOUT)
+        self._call_timeout_s = configuration.get(options.RPC_CALL_TIMEOUT)
+        self._address = ""
+        self._slots = SlotTable(identity.slots)
+        self._jobs: dict[str, JobLeaderConnection] = {}
+        self._releases: dict[str, asyncio.Event] = {}
+        self._reports = ReportQueue(_REPORTS_MAX)
+        self._ended: dict[AttemptKey, None] = {}
+        self._offered_as_running: dict[AttemptKey, None] = {}
+        self._deadlines_changed = asyncio.Event()
+        self._lag = LoopLagMonitor()
+        self._disk_free_bytes = 0
+        address = configuration.get(options.JOBMANAGER_RPC_ADDRESS)
+        port = configuration.get(options.JOBMANAGER_RPC_PORT)
+        self.connection = JobManagerConnection(
+            runtime,
+            configuration,
+            identity.resource_id,
+            LeaderFinder(f"{address}:{port}" if port else "", retrieval),
+            self,
+            retrieval,
+        )
+        self._calls = JobManagerCalls(self.connection, identity.resource_id, self._call_timeout_s)
+        self._graphs = JobGraphs(
+            runtime.disk, directory.graphs, configuration, self._calls.fetch_job_graph
+        )
+        self._runs = AttemptRuns(
+            pool=pool,
+            graphs=self._graphs,
+            disk=runtime.disk,
+            directory=directory,
+            data_address=identity.data_address,
+            supervisor=supervisor,
+            splits=self._calls,
+            cancellation_timeout_s=configuration.get(options.TASK_CANCELLATION_TIMEOUT),
+            on_running=self._on_running,
+            on_end=self._on_end,
+        )
+        self._deletions = Deletions(runtime.disk, directory.shuffle)
+
+    def start(self, address: str) -> None:
+        """Begin to look for a leader; `address` is host:port of the service in front of this."""
+        self._address = address
+        run = self._supervisor.run
+        run("loop lag", self._lag.run)
+        run("disk space", self._watch_disk, RestartPolicy())
+        run("connection", self.connection.run, RestartPolicy())
+        run("leader record", self.connection.watch_leader, RestartPolicy())
+        run("reports", lambda: self._calls.report(self._reports), RestartPolicy())
+        run("deletions", self._deletions.run, RestartPolicy())
+        run("registration timeout", self._watch_deadlines)
+
+    async def leave(self, reason: str, timeout_s: float) -> None:
+        """Tell the leader that this TaskManager goes."""
+        await self._supervisor.cancel("connection")
+        await self.connection.unregister(reason, timeout_s)
+
+    async def close(self) -> None:
+        """After the supervisor was closed: let go of the network."""
+        await self._graphs.close()
+        await self.connection.close()
+
+    # ------------------------------------------------------------------ what the leader asks
+
+    @property
+    def epoch_seen(self) -> int:
+        """See `ExecutorCalls`."""
+        return self.connection.epoch_seen
+
+    def admit(self, epoch: int) -> None:
+        """See `ExecutorCalls`."""
+        self.connection.admit(epoch)
+
+    def registered(self, registration_id: str) -> bool:
+        """See `ExecutorCalls`."""
+        current = self.connection.current
+        return current is not None and current.registration_id == registration_id
+
+    async def deploy(
+        self, epoch: int, registration_id: str, tasks: list[tuple[AttemptKey, TaskDeployment]]
+    ) -> list[tuple[AttemptKey, str]]:
+        """See `ExecutorCalls`. A job that is being released here is waited for."""
+        await self.connection.settled(self._call_timeout_s)
+        for job_id in dict.fromkeys(key.job_id for key, _ in tasks):
+            while (released := self._releases.get(job_id)) is not None:
+                await released.wait()
+        refused: list[tuple[AttemptKey, str]] = []
+        for key, deployment in tasks:
+            reason = self._take(key, deployment, epoch, registration_id)
+            if reason is not None:
+                refused.append((key, reason))
+        return refused
+
+    def _take(
+        self, key: AttemptKey, deployment: TaskDeployment, epoch: int, registration_id: str
+    ) -> str | None:
+        """Start one attempt; the reason when it is refused. Repeating it changes nothing."""
+        if not self.registered(registration_id):
+            return f"registration {registration_id!r} does not hold here"
+        if key.epoch != epoch:
+            return f"{key} was not deployed by the leader of epoch {epoch}"
+        known = self._finished.get(key)
+        if known is not None:
+            self._report(key, finished_report(known))
+            return None
+        if key in self._ended:
+            return None
+        if self._reports.full:
+            return "too many reports wait for the JobManager"
+        try:
+            taken = self._slots.occupy(deployment.slot, key)
+        except SlotRefused as refusal:
+            return str(refusal)
+        if taken:
+            self._jobs.setdefault(key.job_id, JobLeaderConnection(key.job_id, epoch))
+            self._runs.start(key, deployment)
+        return None
+
+    def cancel(self, key: AttemptKey) -> bool:
+        """See `ExecutorCalls`."""
+        return self._runs.cancel(key, CancelReason.REQUESTED)
+
+    def release_attempts(self, keys: Sequence[AttemptKey]) -> None:
+        """See `ExecutorCalls`. Staged files are the JobManager's to delete: it commits them."""
+        self._deletions.add(self._finished.release(keys))
+        released = dict.fromkeys(keys)
+        self._reports.drop(lambda key: key in released)
+
+    async def release_job(self, job_id: str, reason: str) -> None:
+        """See `ExecutorCalls`."""
+        self._release(job_id, reason)
+        released = self._releases.get(job_id)
+        if released is not None:
+            await released.wait()
+
+    # ------------------------------------------------------------------ what the connection tells
+
+    def header(self) -> RegisterHeader:
+        """See `JobManagerListener`."""
+        return RegisterHeader(
+            resource_id=self._identity.resource_id,
+            incarnation=self._identity.incarnation,
+            address=self._address,
+            data_address=self._identity.data_address,
+            slots=self._identity.slots,
+        )
+
+    def inventory(self) -> Inventory:
+        """See `JobManagerListener`."""
+        running = self._slots.occupants()
+        self._offered_as_running = dict.fromkeys(running)
+        return Inventory(self._finished.inventory(), running)
+
+    def registration_failed(self) -> None:
+        """See `JobManagerListener`."""
+        self._offered_as_running = {}
+
+    def registered_with(self, answer: RegistrationAnswer) -> None:
+        """See `JobManagerListener`."""
+        epoch = answer.accepted.leader_epoch
+        for job in self._jobs.values():
+            job.registered(epoch)
+        self._deadlines_changed.set()
+        self._reports.drop(lambda key: key.epoch < epoch, keep_finished=True)
+        for reason in dict.fromkeys(reason for _, reason in answer.rejected):
+            keys = [key for key, why in answer.rejected if why == reason]
+            self.release_attempts(keys)
+            _log.info("the JobManager rejected executions", reason=reason, count=len(keys))
+        for job_id in dict.fromkeys(key.job_id for key, _ in answer.rejected):
+            if not self._finished.holds(job_id) and not self._slots.occupants(job_id):
+                self._release(job_id, "the JobManager rejected all that was held")
+        self._calls.wake_reporter()
+
+    def jobmanager_lost(self, reason: str) -> None:
+        """See `JobManagerListener`. Each job decides for itself."""
+        _log.warning("JobManager lost", reason=reason, jobs=len(self._jobs))
+        now_s = self._clock.monotonic_s()
+        for job in list(self._jobs.values()):
+            self._act(
+                job.lost(
+                    now_s,
+                    recovery_enabled=self._graphs.recovery_enabled(job.job_id),
+                    holds_finished=self._finished.holds(job.job_id),
+                    timeout_s=self._registration_timeout_s,
+                )
+            )
+
+    def job_ended(self, job_id: str) -> None:
+        """See `JobManagerListener`."""
+        self._release(job_id, "the JobManager says that it has ended")
+
+    def heartbeat(self) -> HeartbeatRequest:
+        """See `JobManagerListener`."""
+        return HeartbeatRequest(
+            job_ids=list(self._jobs),
+            loop_lag_ms=round(self._lag.take_recent_max_lag_s() * 1000),
+            disk_free_bytes=self._disk_free_bytes,
+        )
+
+    # ------------------------------------------------------------------ jobs
+
+    def _act(self, actions: Sequence[JobLeaderAction]) -> None:
+        for action in actions:
+            if isinstance(action, FailTasks):
+                for key in self._slots.occupants(action.job_id):
+                    self._runs.cancel(key, CancelReason.JOBMANAGER_LOST)
+            elif isinstance(action, ReleaseAll):
+                self._start_release(action.job_id, action.reason)
+            else:
+                held_s = action.deadline_s - self._clock.monotonic_s()
+                _log.info("keeping what is finished", job_id=action.job_id, at_most_s=held_s)
+                self._deadlines_changed.set()
+
+    def _release(self, job_id: str, reason: str) -> None:
+        job = self._jobs.get(job_id)
+        if job is not None:
+            self._act(job.released(reason))
+
+    def _start_release(self, job_id: str, reason: str) -> None:
+        """From this moment nothing of the job is served or offered; the rest takes its time."""
+        del self._jobs[job_id]
+        self._finished.release_job(job_id)
+        self._reports.drop(lambda key: key.job_id == job_id)
+        self._releases[job_id] = asyncio.Event()
+        self._supervisor.start(f"release of {job_id}", self._finish_release(job_id, reason))
+
+    async def _finish_release(self, job_id: str, reason: str) -> None:
+        for key in self._slots.occupants(job_id):
+            self._runs.cancel(key, CancelReason.RELEASED)
+        await self._graphs.stop_fetching(job_id)
+        await self._runs.wait_until_over(job_id)
+        try:
+            for directory in (self._directory.shuffle, self._directory.scratch):
+                await self._disk.remove_tree(f"{directory}/{job_id}", missing_ok=True)
+            await self._graphs.forget(job_id)
+        except OSError as error:
+            # Nothing of it is offered any more; the next start sweeps what is left.
+            _log.error("cannot delete all of a job", job_id=job_id, error=error)
+        self._releases.pop(job_id).set()
+        _log.info("released job", job_id=job_id, reason=reason)
+
+    async def _watch_deadlines(self) -> None:
+        """Release retained jobs whose registration timeout has passed (P27)."""
+        while True:
+            self._deadlines_changed.clear()
+            deadlines = [
+                job.deadline_s for job in self._jobs.values() if job.deadline_s is not None
+            ]
+            timeout_s = min(deadlines) - self._clock.monotonic_s() if deadlines else None
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._deadlines_changed.wait()
+                continue
+            except TimeoutError:
+                # A registration that is in flight may have been taken already.
+                await self.connection.settled(self._call_timeout_s)
+            now_s = self._clock.monotonic_s()
+            for job in list(self._jobs.values()):
+                self._act(job.expired(now_s))
+
+    async def _watch_disk(self) -> None:
+        while True:
+            self._disk_free_bytes = await self._disk.free_bytes(self._directory.path)
+            await asyncio.sleep(_DISK_INTERVAL_S)
+
+    # ------------------------------------------------------------------ attempts
+
+    def _report(self, key: AttemptKey, report: ExecutionReport) -> None:
+        self._reports.add(key, report)
+        self._calls.wake_reporter()
+
+    def _on_running(self, run: AttemptRun) -> None:
+        self._report(run.key, running_report(run.key))
+
+    async def _on_end(self, run: AttemptRun, end: RunEnd) -> None:
+        key = run.key
+        if end.finished is not None and self._keeps(run):
+            self._slots.free(key)
+            self._finished.add(key, end.finished)
+            self._report(key, finished_report(end.finished))
+            return
+        if end.finished is not None:
+            await self._runs.remove_output(key)
+        self._slots.free(key)
+        self._remember_ended(key)
+        report = end_report(key, run.cancel_reason, end.failure)
+        if report is not None:
+            self._report(key, report)
+
+    def _keeps(self, run: AttemptRun) -> bool:
+        """Whether the output of an attempt that finished is wanted.
+
+        One that finished although it was to be stopped for the loss of the JobManager is kept, as
+        if it had finished just before (P24), unless a leader was told already that it still runs.
+        """
+        if run.cancel_reason is None:
+            return run.key.job_id in self._jobs
+        job = self._jobs.get(run.key.job_id)
+        return (
+            run.cancel_reason is CancelReason.JOBMANAGER_LOST
+            and job is not None
+            and job.state is JobLeaderState.RETAINING
+            and run.key not in self._offered_as_running
+        )
+
+    def _remember_ended(self, key: AttemptKey) -> None:
+        self._ended[key] = None
+        if len(self._ended) > _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
