@@ -8,13 +8,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdover.api.dataset import DataSet, Exchange
+    from holdover.api.job import Job
     from holdover.client.client import Client
 
-__all__ = ["Client"]
+__all__ = ["Client", "DataSet", "Exchange", "Job"]
 
 # Public name to the module that defines it.
 _HOMES = {
     "Client": "holdover.client.client",
+    "DataSet": "holdover.api.dataset",
+    "Exchange": "holdover.api.dataset",
+    "Job": "holdover.api.job",
 }
 
 

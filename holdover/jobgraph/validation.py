@@ -288,8 +288,8 @@ def _check_exchanges(graph: JobGraph, index: JobGraphIndex) -> None:
     # forward edges lead back to.
     leads: dict[str, str | int] = {}
     for vertex in graph.vertices:
-        if vertex.parallelism:
-            leads[vertex.vertex_id] = vertex.parallelism
+        if vertex.parallelism or vertex.operators[0].HasField("source"):
+            leads[vertex.vertex_id] = vertex.parallelism or vertex.vertex_id
         hashed = 0
         for field, edge in entering.get(vertex.vertex_id, ()):
             kind = index.distribution(edge).kind
@@ -332,8 +332,8 @@ def _check_forward(
         )
     raise JobGraphError(
         field,
-        f"forwards {producer.vertex_id!r} to {consumer.vertex_id!r}, which other forward edges tie"
-        f" to {known!r} already: give all of them the same parallelism",
+        f"forwards {producer.vertex_id!r} to {consumer.vertex_id!r}, whose number of subtasks"
+        f" is that of {known!r} already: give all of them the same parallelism",
     )
 
 

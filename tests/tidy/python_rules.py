@@ -16,10 +16,11 @@ LONG_MODULES: dict[str, str] = {}
 
 # Where clock, randomness, disk, network, threads and processes may be touched: the runtime itself,
 # the code that runs inside task processes (with the partition files and Flight streams that they
-# share with the TaskManager), the command, and the
-# configuration file, which both read what their user names.
+# share with the TaskManager), and three places that read what their user names: the command, the
+# configuration file, the files attached to a job.
 OPEN_DOORS = (
     "holdover/runtime/*",
+    "holdover/api/attachments.py",
     "holdover/cli/*",
     "holdover/config/file.py",
     "shuffle/environment.py",
