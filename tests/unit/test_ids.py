@@ -62,7 +62,7 @@ def test_a_key_from_outside_is_validated(message: ExecutionAttempt, field: str) 
 
 
 def test_attempts_are_ordered_and_distinct() -> None:
-    assert KEY < AttemptKey("job-1", "v0", 3, 3, 4)
+    assert AttemptKey("job-1", "v0", 3, 3, 4) > KEY
     assert len({KEY, AttemptKey("job-1", "v0", 3, 2, 6)}) == 2
 
 
