@@ -1,0 +1,1 @@
+"""The operators of a chain: each turns streams of record batches into one stream."""

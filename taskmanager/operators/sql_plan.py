@@ -1,0 +1,107 @@
+"""What DuckDB's plan of a query says about how an input may be given to it. Pure.
+
+A physical plan is read from `EXPLAIN (FORMAT JSON)`. All answers are on the safe side: an operator
+that is not known here never makes an input "readable piece by piece".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+PARQUET_SCAN = "READ_PARQUET"
+ARROW_SCAN = "PYTHON_ARROW_SCAN"
+
+# Operators that treat each row of their input by itself.
+_ROW_BY_ROW = frozenset({"PROJECTION", "FILTER", "UNNEST"})
+_JOINS = frozenset(
+    {"HASH_JOIN", "NESTED_LOOP_JOIN", "BLOCKWISE_NL_JOIN", "PIECEWISE_MERGE_JOIN", "IE_JOIN"}
+)
+# Joins in which every row of the first child is treated by itself.
+_ROW_BY_ROW_LEFT = frozenset({"LEFT", "SEMI", "ANTI", "MARK", "SINGLE"})
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """One operator of a physical plan."""
+
+    name: str
+    info: dict[str, Any]
+    children: tuple[PlanNode, ...]
+
+    def walk(self) -> Iterator[PlanNode]:
+        """This operator and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def parse_plan(text: str) -> PlanNode:
+    """The plan in the JSON text of an EXPLAIN; ValueError when it is not one."""
+    roots = json.loads(text)
+    if not isinstance(roots, list) or len(roots) != 1:
+        raise ValueError("a plan has one root")
+    return _node(roots[0])
+
+
+def _node(value: dict[str, Any]) -> PlanNode:
+    return PlanNode(
+        str(value["name"]).strip(),
+        dict(value.get("extra_info") or {}),
+        tuple(_node(child) for child in value.get("children") or ()),
+    )
+
+
+def scans(plan: PlanNode, kind: str) -> list[PlanNode]:
+    """The scans of one kind, for example `PARQUET_SCAN`."""
+    return [node for node in plan.walk() if node.name == kind or node.info.get("Function") == kind]
+
+
+def is_recursive(plan: PlanNode) -> bool:
+    """Whether a part of the plan runs again and again, and would read its inputs as often."""
+    return any("RECURSIVE" in node.name or "DELIM" in node.name for node in plan.walk())
+
+
+def is_union_of_pieces(plan: PlanNode, kind: str) -> bool:
+    """Whether the query over an input equals the union of the query over the input's pieces.
+
+    True when the input is scanned once and only filtered, projected, and joined on the side whose
+    rows a join treats one by one; the other inputs are whole for every piece.
+    """
+    found = scans(plan, kind)
+    if len(found) != 1 or is_recursive(plan):
+        return False
+    node = plan
+    while node is not found[0]:
+        on_path = [i for i, child in enumerate(node.children) if found[0] in child.walk()]
+        if len(on_path) != 1 or not _keeps_rows_apart(node, on_path[0]):
+            return False
+        node = node.children[on_path[0]]
+    return True
+
+
+def _keeps_rows_apart(node: PlanNode, child: int) -> bool:
+    if node.name in _ROW_BY_ROW or node.name == "CROSS_PRODUCT":
+        return True
+    if node.name not in _JOINS:
+        return False
+    kind = node.info.get("Join Type")
+    return kind == "INNER" or (kind in _ROW_BY_ROW_LEFT and child == 0)
+
+
+def scanned_columns(plan: PlanNode, kind: str, available: list[str]) -> list[str] | None:
+    """The columns that the scans of one kind read, in the order of `available`; None when unsure.
+
+    Only right for a plan in which filters were not pushed into scans.
+    """
+    wanted: set[str] = set()
+    for node in scans(plan, kind):
+        projections = node.info.get("Projections", [])
+        wanted.update([projections] if isinstance(projections, str) else projections)
+        if "Filters" in node.info:
+            return None
+    if not wanted or not wanted <= set(available):
+        return None
+    return [name for name in available if name in wanted]
