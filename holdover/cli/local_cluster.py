@@ -141,6 +141,10 @@ class LocalCluster:
         """Pids of the recorded processes that live, by name."""
         return {name: p.pid for name, p in self._processes.items() if p.is_alive()}
 
+    def recorded(self) -> list[str]:
+        """Names of the processes that were started and not stopped; some may have died since."""
+        return list(self._processes)
+
     def client(self, observer: LeaderObserver | None = None) -> Client:
         """A client that finds the leader by its record."""
         return Client(
