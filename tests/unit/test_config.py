@@ -146,47 +146,48 @@ def test_an_override_without_value_is_refused() -> None:
             {"heartbeat.interval": "50 s"},
             (
                 "heartbeat.interval ('50 s' from code) must be less than heartbeat.timeout"
-                " ('50 s', the default): otherwise a peer would count as lost between two heartbeats"
+                " ('50 s', the default): otherwise a peer would count as lost between two"
+                " heartbeats"
             ),
         ),
         (
             {"taskmanager.registration.timeout": "10 s"},
             (
                 f"{RECOVERY_TIMEOUT} ('30 s', the default) must be less than"
-                " taskmanager.registration.timeout ('10 s' from code): otherwise workers would release"
-                " their partitions while a new leader still waits for them"
+                " taskmanager.registration.timeout ('10 s' from code): otherwise workers would"
+                " release their partitions while a new leader still waits for them"
             ),
         ),
         (
             {"taskmanager.registration.initial-backoff": "2 s"},
             (
                 "taskmanager.registration.initial-backoff ('2 s' from code) must be at most"
-                " taskmanager.registration.max-backoff ('1 s', the default): otherwise the first pause"
-                " would be longer than the longest"
+                " taskmanager.registration.max-backoff ('1 s', the default): otherwise the first"
+                " pause would be longer than the longest"
             ),
         ),
         (
             {"restart-strategy.exponential-delay.max-backoff": "10 ms"},
             (
                 "restart-strategy.exponential-delay.initial-backoff ('1 s', the default) must be at"
-                " most restart-strategy.exponential-delay.max-backoff ('10 ms' from code): otherwise"
-                " the first pause would be longer than the longest"
+                " most restart-strategy.exponential-delay.max-backoff ('10 ms' from code):"
+                " otherwise the first pause would be longer than the longest"
             ),
         ),
         (
             {f"{ADAPTIVE}.min-parallelism": "9", f"{ADAPTIVE}.max-parallelism": "8"},
             (
                 f"{ADAPTIVE}.min-parallelism ('9' from code) must be at most"
-                f" {ADAPTIVE}.max-parallelism ('8' from code): otherwise no number of subtasks would"
-                " be allowed"
+                f" {ADAPTIVE}.max-parallelism ('8' from code): otherwise no number of subtasks"
+                " would be allowed"
             ),
         ),
         (
             {"job-event.store.write-buffer.size": "17 mb"},
             (
                 "job-event.store.write-buffer.size ('17 mb' from code) must be at most"
-                " job-event.store.write-buffer.max-size ('16 mb', the default): otherwise the buffer"
-                " would be full before it is written out"
+                " job-event.store.write-buffer.max-size ('16 mb', the default): otherwise the"
+                " buffer would be full before it is written out"
             ),
         ),
     ],
