@@ -76,11 +76,12 @@ class JobGraphIndex:
 
 
 def find_cycle(index: JobGraphIndex) -> Sequence[str]:
-    """Ids of the vertices on one cycle, each producer before its consumer; empty without cycle."""
+    """Ids of the vertices on one cycle, each feeding the next; empty when there is none."""
     ordered = frozenset(index.topological_order())
     left = [vertex_id for vertex_id in index.vertices if vertex_id not in ordered]
     if not left:
         return ()
+    order = {vertex_id: number for number, vertex_id in enumerate(left)}
     # Every vertex that is left has a producer that is left: going upstream must meet itself.
     path: list[str] = []
     position: dict[str, int] = {}
@@ -89,4 +90,6 @@ def find_cycle(index: JobGraphIndex) -> Sequence[str]:
         position[here] = len(path)
         path.append(here)
         here = next(id_ for id_ in index.producers(here) if id_ not in ordered)
-    return path[position[here] :][::-1]
+    cycle = path[position[here] :][::-1]
+    first = min(range(len(cycle)), key=lambda i: order[cycle[i]])
+    return cycle[first:] + cycle[:first]
