@@ -77,7 +77,7 @@ class Disk(Protocol):
         """Put a whole file at `path`, atomically and durably (case P04).
 
         Readers see the old file or the new one, and when this returns the new one is durable.
-        A crash in between may leave a temporary file named `.<name>.<digits>.tmp` beside it.
+        A crash in between may leave a temporary file named `.<name>.<hex digits>.tmp` beside it.
         """
         ...
 

@@ -60,7 +60,8 @@ class Network(Protocol):
         """A new channel to `host:port`; the caller closes it.
 
         It connects lazily, resolves the name again at every reconnect (P57) and waits at most one
-        second between attempts (P51). Every call must be given a timeout (P54).
+        second between attempts (P51). Every call must be given a timeout (P54). Raises `ValueError`
+        when the address is not `host:port`.
         """
         ...
 

@@ -77,7 +77,10 @@ class TaskProcess(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """Ask it to stop what it does (SIGINT, a KeyboardInterrupt in Python). No-op when gone."""
+        """Ask it to stop what it does (SIGINT, a KeyboardInterrupt in Python). No-op when gone.
+
+        It may arrive just after the work has ended, so the entry must expect it at any moment.
+        """
         ...
 
     def kill(self) -> None:

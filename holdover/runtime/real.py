@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 import time
@@ -63,3 +64,15 @@ class NoPartitionServers:
             f"cannot serve partitions on {host}:{port}: this process was started without"
             " partition servers; give real_runtime(partition_servers=...)"
         )
+
+
+def process_age_s() -> float:
+    """For how long this process has existed, interpreter start and imports included (Linux)."""
+    with open("/proc/self/stat", encoding="ascii") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    started_s = int(fields[_START_TIME_FIELD]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
+
+
+#: Place of `starttime` among the fields after the command's name in /proc/<pid>/stat.
+_START_TIME_FIELD = 19

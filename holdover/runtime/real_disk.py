@@ -12,9 +12,9 @@ import fcntl
 import glob
 import io
 import os
+import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -177,13 +177,13 @@ def _naming(error: OSError, path: str) -> OSError:
 
 def _publish(path: str, data: bytes) -> None:
     directory, name = os.path.split(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=directory)
+    temporary = os.path.join(directory, f".{name}.{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with io.FileIO(descriptor, "wb") as file:
             rest = memoryview(data)
             while rest:
                 rest = rest[file.write(rest) :]
-            os.fchmod(descriptor, 0o644)
             os.fsync(descriptor)
         os.replace(temporary, path)
     except OSError as error:
@@ -256,7 +256,7 @@ def _close_result(locking: asyncio.Future[int | None]) -> None:
 
 
 def _lock(path: str) -> int | None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

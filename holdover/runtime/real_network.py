@@ -25,6 +25,8 @@ _SERVER_PING_INTERVAL_MIN_MS = 10_000
 # each worker and watching client has a few.
 _CONCURRENT_CALLS_MAX = 20_000
 
+_PORT_MAX = 65_535
+
 _OptionList = list[tuple[str, int]]
 
 _MESSAGE_LIMITS: _OptionList = [
@@ -67,6 +69,7 @@ class TcpNetwork:
 
     def channel(self, address: str) -> grpc.aio.Channel:
         """See `Network.channel`."""
+        _split_address(address)  # gRPC would take a missing port for 443
         return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
     def server(
@@ -109,11 +112,15 @@ class TcpServer:
 
     async def start(self) -> int:
         """See `Server.start`."""
+        # gRPC is content when one of a host's addresses is free, and does not say why none is.
+        obstacle = await asyncio.to_thread(_obstacle_to_bind, self._bind_address)
+        if obstacle is not None:
+            raise obstacle
         try:
             port = self._server.add_insecure_port(self._bind_address)
         except RuntimeError as refused:
-            # gRPC does not say why; a bind of our own does.
-            raise await asyncio.to_thread(_why_not_bound, self._bind_address) from refused
+            # Somebody took it since the look a moment ago.
+            raise AddressInUse(self._bind_address) from refused
         await self._server.start()
         return port
 
@@ -122,20 +129,34 @@ class TcpServer:
         await self._server.stop(grace_s)
 
 
-def _why_not_bound(bind_address: str) -> OSError:
-    host, _, port = bind_address.rpartition(":")
+def _split_address(address: str) -> tuple[str, int]:
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > _PORT_MAX:
+        raise ValueError(f"address must be 'host:port', for example 'localhost:6123': {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _obstacle_to_bind(bind_address: str) -> OSError | None:
+    """Why the address cannot be bound as a whole; None when it can."""
+    host, port = _split_address(bind_address)
     try:
         candidates = socket.getaddrinfo(
-            host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        for family, kind, protocol, _, socket_address in candidates:
+    except OSError as error:
+        return AddressUnavailable(bind_address, error.strerror or str(error))
+    refusals = []
+    for family, kind, protocol, _, socket_address in candidates:
+        try:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(socket_address)
                 probe.listen(1)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return AddressInUse(bind_address)
-        return AddressUnavailable(bind_address, error.strerror or str(error))
-    # Whoever had the port has let go of it in the meantime; it was in use when it mattered.
-    return AddressInUse(bind_address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return AddressInUse(bind_address)
+            refusals.append(error.strerror or str(error))
+    # A name often has an IPv6 address on machines without IPv6; one that can be bound is enough.
+    if len(refusals) == len(candidates):
+        return AddressUnavailable(bind_address, "; ".join(refusals))
+    return None

@@ -62,7 +62,10 @@ class ForkedTaskProcess:
 
     async def receive(self) -> bytes | None:
         """See `TaskProcess.receive`."""
-        return await self._frames.receive()
+        message = await self._frames.receive()
+        if message is None:
+            self.kill()  # it may live on without its socket, which is no use to anybody
+        return message
 
     def interrupt(self) -> None:
         """See `TaskProcess.interrupt`."""

@@ -172,7 +172,8 @@ class Zygote:
                         break
             except (BrokenPipeError, ConnectionResetError):
                 pass  # the worker went away while it was being told something
-        self._kill_all()
+            finally:
+                self._kill_all()
 
     def _on_terminate(self, *_: object) -> None:
         self._terminated = True

@@ -50,6 +50,12 @@ def misbehave(connection: TaskSocket, command: str, argument: bytes) -> None:
         connection.send(open_descriptors().encode())
     elif command == "parent":
         connection.send(b"%d" % os.getppid())
+    elif command == "surroundings":
+        text = f"{os.getcwd()} {os.environ.get('GREETING')} {os.nice(0)}"
+        connection.send(text.encode())
+    elif command == "close-socket":
+        connection.close()
+        time.sleep(60)
     elif command == "print":
         print(argument.decode())
         connection.send(b"printed")

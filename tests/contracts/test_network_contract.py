@@ -155,6 +155,24 @@ async def test_a_port_that_is_taken_is_refused_by_name(
     await second.stop(0)
 
 
+async def test_a_port_that_is_taken_on_one_of_a_names_addresses_is_refused(
+    runtime_arm: Runtime, connection: Connection
+) -> None:
+    """A server on what is left of the name would get half of the calls."""
+    second = runtime_arm.network.server(connection.address.replace("127.0.0.1", "localhost"))
+    with pytest.raises(AddressInUse):
+        await second.start()
+    await second.stop(0)
+
+
+@pytest.mark.parametrize("address", ["host", "host:", ":1", "host:port", "host:65536", ""])
+async def test_an_address_without_host_or_port_is_refused(
+    runtime_arm: Runtime, address: str
+) -> None:
+    with pytest.raises(ValueError, match="must be 'host:port'"):
+        runtime_arm.network.channel(address)
+
+
 async def test_an_address_of_another_machine_is_refused_by_name(runtime_arm: Runtime) -> None:
     server = runtime_arm.network.server("192.0.2.1:0")
     with pytest.raises(AddressUnavailable, match=r"cannot listen on 192\.0\.2\.1:0"):

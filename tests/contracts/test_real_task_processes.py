@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from holdover.runtime import (
     Runtime,
@@ -141,6 +142,38 @@ async def test_output_is_in_the_log_even_after_a_kill(
     await ask(process, b"raise told in the log")
     await end_of(process)
     assert "ValueError: told in the log" in await asyncio.to_thread(log.read_text)
+
+
+async def test_a_process_has_the_surroundings_of_its_spec(
+    runtime: Runtime, spec: TaskProcessSpec, tmp_path: Path
+) -> None:
+    niceness = os.nice(0) + 3
+    spec = dataclasses.replace(spec, cwd=str(tmp_path), env={"GREETING": "hello"}, nice=3)
+    pool = await runtime.task_processes.open(spec)
+    answer = await ask(await pool.acquire(), b"surroundings")
+    await pool.close()
+    assert answer == f"{tmp_path} hello {niceness}".encode()
+
+
+async def test_a_process_that_drops_its_socket_is_ended(pool: TaskProcessPool) -> None:
+    process = await pool.acquire()
+    assert await ask(process, b"close-socket") is None
+    assert (await end_of(process)).signal == signal.SIGKILL
+
+
+def test_task_processes_work_on_uvloop(spec: TaskProcessSpec) -> None:
+    async def use_them() -> tuple[bool, int | None]:
+        pool = await real_runtime().task_processes.open(spec)
+        process = await pool.acquire()
+        large = bytes(1_000_000)
+        is_whole = await ask(process, b"echo " + large) == large
+        process.kill()
+        status = await end_of(process)
+        await pool.close()
+        return is_whole, status.signal
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(use_them()) == (True, signal.SIGKILL)
 
 
 async def test_spares_are_started_before_they_are_wanted(
