@@ -19,7 +19,12 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from holdover.runtime import Disk
 from holdover.v1.events_pb2 import JobEventRecord
-from jobmanager.event_store.errors import LogDamaged, UnknownEventType, UnsupportedLogVersion
+from jobmanager.event_store.errors import (
+    LogDamaged,
+    LogUnreadable,
+    UnknownEventType,
+    UnsupportedLogVersion,
+)
 from jobmanager.event_store.findings import FindingKind, LogFinding, LogFindings
 from jobmanager.event_store.records import (
     FORMAT_VERSION,
@@ -98,15 +103,17 @@ async def read_log(
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """A segment after the first look: a header, or a defect in it.
+    """A segment after the first look.
 
-    `is_void` says that it contributes nothing: `trace` is then why.
+    It contributes nothing when there is a `trace`, and `error` is raised if replay gets to it,
+    which it does not when a later snapshot supersedes the segment.
     """
 
     file: SegmentFile
     header: SegmentHeader | None
     header_bytes: int
     trace: LogFinding | None = None
+    error: LogUnreadable | None = None
 
     @property
     def path(self) -> str:
@@ -118,23 +125,27 @@ class _Segment:
 
 
 async def _look_at(disk: Disk, file: SegmentFile, job_id: str | None) -> _Segment:
-    """Read a header. A torn one, with nothing sound behind it, makes a void segment."""
+    """Read a segment's header."""
     head = await disk.read(file.path, 0, HEADER_BYTES_MAX)
     try:
         header, size = decode_header(head)
-    except NewerFormat as error:
-        raise UnsupportedLogVersion(file.path, error.version, FORMAT_VERSION) from None
-    except HeaderDefect as error:
-        decoder = FrameDecoder(0, Defect(0, str(error)))
+    except NewerFormat as newer:
+        unsupported = UnsupportedLogVersion(file.path, newer.version, FORMAT_VERSION)
+        return _Segment(file, None, 0, error=unsupported)
+    except HeaderDefect as defect:
+        decoder = FrameDecoder(0, Defect(0, str(defect)))
         await _feed(disk, file.path, 0, decoder, lambda _: None)
-        finding = _torn_or_damaged(file.path, decoder)
-        return _Segment(file, None, 0, finding)
+        try:
+            return _Segment(file, None, 0, trace=_torn_or_damaged(file.path, decoder))
+        except LogDamaged as damage:
+            return _Segment(file, None, 0, error=damage)
+    reason = None
     if header.segment_id != file.segment_id:
-        raise LogDamaged(
-            file.path, 0, f"the header says that this is segment {header.segment_id.file_name}"
-        )
-    if job_id is not None and header.job_id != job_id:
-        raise LogDamaged(file.path, 0, f"the segment belongs to job {header.job_id!r}")
+        reason = f"the header says that this is segment {header.segment_id.file_name}"
+    elif job_id is not None and header.job_id != job_id:
+        reason = f"the segment belongs to job {header.job_id!r}"
+    if reason is not None:
+        return _Segment(file, None, 0, error=LogDamaged(file.path, 0, reason))
     return _Segment(file, header, size)
 
 
@@ -269,22 +280,43 @@ class _Replay:
         for at, segment in enumerate(segments):
             if segment.epoch != epoch:
                 epoch, torn = segment.epoch, None
-            if segment.trace is not None:
-                self.traces.append(segment.trace)
-                if segment.trace.kind is not FindingKind.FOREIGN_RECORDS:
-                    torn = torn or segment.trace
-                continue
-            assert segment.header is not None
             cut = _cut(segments[at + 1 :], segment.epoch)
-            if cut is not None and self.last_sequence >= cut < segment.header.first_sequence:
+            if self._is_foreign(segment, cut):
                 self.traces.append(_foreign(segment.path, 0))
                 continue
+            if segment.error is not None:
+                raise segment.error
+            if segment.trace is not None:
+                self._check_nothing_was_durable(segment, segment.trace)
+                self.traces.append(segment.trace)
+                torn = torn or segment.trace
+                continue
+            assert segment.header is not None
             if torn is not None:
                 raise LogDamaged(
                     torn.path, torn.offset, f"{torn.text}, though {segment.path} follows"
                 )
             self._check_continues(segment.path, segment.header, is_first=at == 0)
             torn = await self._replay_segment(segment, cut)
+
+    def _is_foreign(self, segment: _Segment, cut: int | None) -> bool:
+        """Whether the whole segment was written after a newer leader had replayed the log."""
+        if cut is None or self.last_sequence < cut:
+            return False
+        if segment.header is None:
+            return segment.error is not None
+        return segment.header.first_sequence > cut
+
+    def _check_nothing_was_durable(self, segment: _Segment, trace: LogFinding) -> None:
+        """An incomplete snapshot never replaced anything, so all before it must be there."""
+        durable = segment.header.durable_sequence if segment.header is not None else 0
+        if self.last_sequence < durable:
+            raise LogDamaged(
+                segment.path,
+                trace.offset,
+                f"{trace.text}, but that ends with record {self.last_sequence} and record"
+                f" {durable} was durable",
+            )
 
     def _check_continues(self, path: str, header: SegmentHeader, *, is_first: bool) -> None:
         """Whether the segment continues what was replayed, without a hole or an overlap."""
@@ -315,7 +347,7 @@ class _Replay:
         await _feed(self.disk, segment.path, segment.header_bytes, decoder, take)
         if decoder.defect is None:
             return None
-        if cut is not None and self.last_sequence >= cut:
+        if cut is not None and self.last_sequence >= cut and decoder.sound_after is not None:
             if foreign == 0:
                 self.traces.append(_foreign(segment.path, decoder.defect.offset))
             return None

@@ -23,8 +23,8 @@ RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
 # Magic, format version, body length; then the CRC of these. The same in every format version.
 _PREAMBLE = struct.Struct("<8sHH")
 _CRC = struct.Struct("<I")
-# Leader epoch, segment index, first sequence, replayed sequence, flags; the job id follows.
-_BODY = struct.Struct("<qIqqB")
+# Leader epoch, segment index, first, replayed and durable sequence, flags; the job id follows.
+_BODY = struct.Struct("<qIqqqB")
 _FLAG_SNAPSHOT = 1
 _FRAME_LENGTH = struct.Struct("<I")
 FRAME_OVERHEAD_BYTES: Final = len(FRAME_MARKER) + _FRAME_LENGTH.size + _CRC.size
@@ -63,6 +63,8 @@ class SegmentHeader:
         first_sequence: sequence of the first record.
         replayed_sequence: last sequence that this leader had replayed when it began; what an
             older leader appended after it is foreign and ignored. 0 when it replayed nothing.
+        durable_sequence: records up to this one were durable in the segments before when this one
+            was begun. If they are gone while the snapshot here is incomplete, that is damage.
         is_snapshot: the records begin with a snapshot, which supersedes all segments before.
     """
 
@@ -70,6 +72,7 @@ class SegmentHeader:
     job_id: str
     first_sequence: int
     replayed_sequence: int
+    durable_sequence: int
     is_snapshot: bool
 
 
@@ -92,6 +95,7 @@ def encode_header(header: SegmentHeader) -> bytes:
         header.segment_id.index,
         header.first_sequence,
         header.replayed_sequence,
+        header.durable_sequence,
         _FLAG_SNAPSHOT if header.is_snapshot else 0,
     ) + header.job_id.encode("ascii")
     preamble = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, len(body))
@@ -122,12 +126,15 @@ def decode_header(data: bytes) -> tuple[SegmentHeader, int]:
     body = data[body_offset:end]
     if _crc(body) != data[end : end + _CRC.size]:
         raise HeaderDefect("the CRC of the segment header is wrong")
-    epoch, index, first_sequence, replayed_sequence, flags = _BODY.unpack_from(body)
+    epoch, index, first_sequence, replayed_sequence, durable_sequence, flags = _BODY.unpack_from(
+        body
+    )
     header = SegmentHeader(
         SegmentId(epoch, index),
         body[_BODY.size :].decode("ascii", "replace"),
         first_sequence,
         replayed_sequence,
+        durable_sequence,
         bool(flags & _FLAG_SNAPSHOT),
     )
     return header, end + _CRC.size

@@ -43,6 +43,24 @@ async def next_index(disk: Disk, directory: str, leader_epoch: int) -> int:
     return used + 1
 
 
+async def sync_segments(disk: Disk, directory: str) -> int:
+    """Make durable what other leaders have written; return the number of segments.
+
+    A leader that died may not have synced its tail, though every process can read it. Who builds
+    on it must be sure that a power loss does not take it away.
+    """
+    segments = await list_segments(disk, directory)
+    for segment in segments:
+        file = await disk.open_append(segment.path)
+        try:
+            await file.sync()
+        finally:
+            await file.close()
+    if segments:
+        await disk.sync_directory(directory)
+    return len(segments)
+
+
 async def remove_segments_before(disk: Disk, directory: str, segment_id: SegmentId) -> None:
     """Remove what a durable snapshot at the head of `segment_id` supersedes, oldest first.
 

@@ -29,7 +29,7 @@ from jobmanager.event_store.records import (
     encode_frame,
 )
 from jobmanager.event_store.segment_writer import SegmentWriter
-from jobmanager.event_store.segments import list_segments, next_index, remove_segments_before
+from jobmanager.event_store.segments import next_index, remove_segments_before, sync_segments
 from jobmanager.event_store.status import EventStoreMode, EventStoreStatus
 
 _log = Log(__name__)
@@ -305,12 +305,11 @@ class JobEventWriter:
             await self._remove_superseded(self._superseding)
 
     async def _prepare_directory(self) -> int:
-        """The index of the next segment. Looks at the directory once."""
+        """The index of the next segment. Looks at the directory, and at what it holds, once."""
         if self._next_index is None:
             path = self._directory
             await self._guard.call(path, self._disk.make_directories(path))
-            segments = await self._guard.call(path, list_segments(self._disk, path))
-            if segments:
+            if await self._guard.call(path, sync_segments(self._disk, path)):
                 self._drop_for_snapshot()
             self._next_index = await self._guard.call(
                 path, next_index(self._disk, path, self._leader_epoch)
@@ -383,7 +382,12 @@ class JobEventWriter:
 
     def _header(self, segment_id: SegmentId, first: int, *, is_snapshot: bool) -> SegmentHeader:
         return SegmentHeader(
-            segment_id, self._job_id, first, self._replayed_sequence, is_snapshot=is_snapshot
+            segment_id,
+            self._job_id,
+            first_sequence=first,
+            replayed_sequence=self._replayed_sequence,
+            durable_sequence=self._durable_sequence,
+            is_snapshot=is_snapshot,
         )
 
     def _frame(self, sequence: int, event: JobEvent) -> bytes:

@@ -1,0 +1,264 @@
+"""Replay: what counts, what is the trace of a crash, and what is damage."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdover.v1.events_pb2 import JobEvent
+from jobmanager.event_store import (
+    FindingKind,
+    LogDamaged,
+    UnknownEventType,
+    UnsupportedLogVersion,
+    read_log,
+    set_aside,
+)
+from tests.doubles.power_loss_disk import PowerLossDisk
+from tests.unit.jobmanager.event_store.event_logs import (
+    DIRECTORY,
+    JOB_ID,
+    frame,
+    numbers,
+    path,
+    put,
+    replayed,
+    segment,
+)
+
+
+async def test_no_log_is_an_empty_log() -> None:
+    found, findings = await replayed(PowerLossDisk())
+    assert found == []
+    assert findings.is_empty
+
+
+async def test_a_torn_last_record_costs_that_record_only() -> None:
+    """P01."""
+    disk = PowerLossDisk()
+    data, whole = segment(numbers(0, 5)), len(segment(numbers(0, 4)))
+    for cut in range(whole, len(data)):
+        await put(disk, data[:cut])
+        found, findings = await replayed(disk)
+        assert found == [0, 1, 2, 3]
+        assert [finding.offset for finding in findings.findings] == [whole] * (cut > whole)
+
+
+async def test_damage_before_the_end_names_file_and_offset() -> None:
+    """P03."""
+    disk = PowerLossDisk()
+    data, at = segment(numbers(0, 5)), len(segment(numbers(0, 1)))
+    for damaged in (
+        data[: at + 15] + b"\xff" + data[at + 16 :],
+        data[: at + 4] + (2**31 - 1).to_bytes(4, "little") + data[at + 8 :],
+    ):
+        await put(disk, damaged)
+        with pytest.raises(LogDamaged, match=f"{path()}: at byte {at}") as error:
+            await replayed(disk)
+        assert error.value.offset == at
+
+
+def log_of_three_leaders(size: int) -> list[tuple[int, int, bytes]]:
+    """A log with a roll, changes of leader and a compaction: epoch, index, bytes of each segment.
+
+    It holds the events 0 up to `size`, which is divisible by 6.
+    """
+    third, half, most = size // 3, size // 2, size * 2 // 3
+    snapshot = segment(
+        numbers(0, most), epoch=4, first=most + 1, replayed=most, durable=most, is_snapshot=True
+    )
+    after = 2 * most + 3
+    tail = [frame(event, after + at, 4) for at, event in enumerate(numbers(most, size))]
+    return [
+        (1, 0, segment(numbers(0, third))),
+        (1, 1, segment(numbers(third, half), index=1, first=third + 1, durable=third)),
+        (2, 0, segment(numbers(half, most), epoch=2, first=half + 1, replayed=half)),
+        (4, 0, snapshot + b"".join(tail)),
+    ]
+
+
+# Every byte of a small log; in a large one cuts that come to lie at every place of a frame.
+@pytest.mark.parametrize(("size", "step"), [(72, 1), (420, 23)])
+async def test_every_prefix_of_the_log_is_a_prefix_of_history(size: int, step: int) -> None:
+    disk = PowerLossDisk()
+    events_before = 0
+    for epoch, index, data in log_of_three_leaders(size):
+        await put(disk, b"", epoch, index)
+        for cut in [*range(0, len(data), step), len(data)]:
+            disk.overwrite(path(epoch, index), data[:cut])
+            found, _ = await replayed(disk)
+            assert found == list(range(len(found))), f"cut at {cut} of {path(epoch, index)}"
+            assert len(found) in (events_before, events_before + 1), f"cut at {cut}"
+            events_before = len(found)
+    assert events_before == size
+
+
+async def test_no_changed_byte_shortens_history_by_more_than_the_last_record() -> None:
+    """Flip every byte, in a log that was compacted and in one that was not."""
+    rolled = [
+        (1, 0, segment(numbers(0, 4))),
+        (1, 1, segment(numbers(4, 8), index=1, first=5, durable=4)),
+    ]
+    tail = b"".join(frame(event, 111 + at, 3) for at, event in enumerate(numbers(4, 8)))
+    snapshot = segment(
+        numbers(0, 4), epoch=3, first=105, replayed=104, durable=104, is_snapshot=True
+    )
+    for log in (rolled, [(3, 0, snapshot + tail)], [(3, 0, snapshot)]):
+        disk = PowerLossDisk()
+        for epoch, index, data in log:
+            await put(disk, data, epoch, index)
+        whole, _ = await replayed(disk)
+        for epoch, index, data in log:
+            for at in range(len(data)):
+                disk.overwrite(
+                    path(epoch, index), data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :]
+                )
+                try:
+                    found, findings = await replayed(disk)
+                except LogDamaged as error:
+                    assert error.path.startswith(DIRECTORY)
+                    continue
+                assert found == whole[:-1], f"byte {at} of {path(epoch, index)}"
+                assert [one.kind for one in findings.findings] == [FindingKind.TORN_TAIL]
+            disk.overwrite(path(epoch, index), data)
+
+
+async def test_a_missing_segment_is_damage() -> None:
+    disk = PowerLossDisk()
+    await put(disk, segment(numbers(0, 3)), index=0)
+    await put(disk, segment(numbers(6, 9), index=2, first=7), index=2)
+    with pytest.raises(LogDamaged, match=r"begins with record 7.*end with record 3"):
+        await replayed(disk)
+
+
+async def test_a_log_without_its_beginning_is_damage() -> None:
+    disk = PowerLossDisk()
+    await put(disk, segment(numbers(3, 6), index=1, first=4), index=1)
+    with pytest.raises(LogDamaged, match="a segment is missing"):
+        await replayed(disk)
+
+
+async def test_a_torn_tail_that_the_same_leader_wrote_past_is_damage() -> None:
+    disk = PowerLossDisk()
+    await put(disk, segment(numbers(0, 3))[:-1])
+    await put(disk, segment(numbers(2, 5), index=1, first=3), index=1)
+    with pytest.raises(LogDamaged, match="cut off, though"):
+        await replayed(disk)
+
+
+async def test_a_torn_tail_of_an_older_leader_is_normal() -> None:
+    disk = PowerLossDisk()
+    await put(disk, segment(numbers(0, 3))[:-1])
+    await put(disk, segment(numbers(2, 5), epoch=2, first=3, replayed=2), epoch=2)
+    found, findings = await replayed(disk)
+    assert found == [0, 1, 2, 3, 4]
+    assert [finding.kind for finding in findings.findings] == [FindingKind.TORN_TAIL]
+    assert (findings.last_sequence, findings.last_epoch) == (5, 2)
+
+
+async def test_what_an_older_leader_appends_late_is_ignored() -> None:
+    """Records, segments and even snapshots of a leader that does not know it was replaced."""
+    disk = PowerLossDisk()
+    await put(disk, segment(numbers(0, 5)))
+    await put(disk, segment(numbers(70, 80), index=1, first=6), index=1)
+    late_snapshot = segment(numbers(90, 99), index=2, first=20, durable=15, is_snapshot=True)
+    await put(disk, late_snapshot, index=2)
+    await put(disk, late_snapshot[:-1].replace(b"-000002", b"-000003"), index=3)
+    await put(disk, segment(numbers(3, 6), epoch=2, first=4, replayed=3), epoch=2)
+    found, findings = await replayed(disk)
+    assert found == [0, 1, 2, 3, 4, 5]
+    kinds = {finding.kind for finding in findings.findings}
+    assert kinds == {FindingKind.FOREIGN_RECORDS}
+
+
+async def test_a_snapshot_supersedes_all_before_it_even_damage() -> None:
+    disk = PowerLossDisk()
+    await put(disk, b"rubbish" + segment(numbers(70, 80)))
+    snapshot = segment(numbers(0, 3), epoch=2, first=40, is_snapshot=True)
+    await put(disk, snapshot + frame(numbers(3, 4)[0], 45, 2), epoch=2)
+    found, findings = await replayed(disk)
+    assert found == [0, 1, 2, 3]
+    assert findings.began_with_snapshot
+    assert findings.last_sequence == 45
+
+
+async def test_an_incomplete_snapshot_leaves_the_log_before_it_in_force() -> None:
+    disk = PowerLossDisk()
+    await put(disk, segment(numbers(0, 3)))
+    snapshot = segment(numbers(0, 3), index=1, first=9, durable=3, is_snapshot=True)
+    await put(disk, snapshot[:-3], index=1)
+    found, findings = await replayed(disk)
+    assert found == [0, 1, 2]
+    assert [one.kind for one in findings.findings] == [FindingKind.INCOMPLETE_SNAPSHOT]
+
+
+async def test_an_incomplete_snapshot_without_the_log_before_it_is_damage() -> None:
+    disk = PowerLossDisk()
+    snapshot = segment(numbers(0, 3), index=1, first=9, durable=3, is_snapshot=True)
+    await put(disk, snapshot[:-3], index=1)
+    with pytest.raises(LogDamaged, match="record 3 was durable"):
+        await replayed(disk)
+
+
+async def test_an_unknown_event_type_is_named_and_nothing_is_touched() -> None:
+    """P07."""
+    disk = PowerLossDisk()
+    unknown = JobEvent.FromString(b"\xba\x3e\x00")  # field 999
+    data = segment([*numbers(0, 2), unknown, *numbers(2, 4)])
+    await put(disk, data)
+    for _ in range(3):
+        with pytest.raises(UnknownEventType, match="event type 999 is unknown"):
+            await replayed(disk)
+    assert await disk.read(path()) == data
+
+
+async def test_a_newer_format_is_refused_by_name_and_nothing_is_touched() -> None:
+    """P07."""
+    import google_crc32c
+
+    disk = PowerLossDisk()
+    preamble = b"HOLDOVER\x07\x00\x04\x00"
+    data = preamble + google_crc32c.value(preamble).to_bytes(4, "little") + b"what ever"
+    await put(disk, data)
+    with pytest.raises(UnsupportedLogVersion, match=r"version 7 is not supported, only up to 1"):
+        await replayed(disk)
+    assert await disk.read(path()) == data
+
+
+async def test_a_segment_of_another_job_or_place_is_damage() -> None:
+    disk = PowerLossDisk()
+    await put(disk, segment(numbers(0, 1), job_id="job-2"))
+    with pytest.raises(LogDamaged, match="belongs to job 'job-2'"):
+        await replayed(disk)
+    await put(disk, segment(numbers(0, 1), index=5))
+    with pytest.raises(LogDamaged, match="says that this is segment"):
+        await replayed(disk)
+
+
+async def test_a_log_set_aside_is_kept_and_no_longer_replayed() -> None:
+    disk = PowerLossDisk()
+    data = segment(numbers(0, 3))
+    await put(disk, data)
+    assert await set_aside(disk, DIRECTORY) == [path() + ".damaged"]
+    disk.power_loss()
+    disk.power_on()
+    found, _ = await replayed(disk)
+    assert found == []
+    assert await disk.read(path() + ".damaged") == data
+
+
+async def test_reading_for_people_shows_snapshot_marks_from_a_sequence_on() -> None:
+    disk = PowerLossDisk()
+    await put(disk, segment(numbers(0, 2), first=10, is_snapshot=True))
+    contents = await read_log(disk, DIRECTORY, job_id=JOB_ID, from_sequence=12)
+    kinds = [record.event.WhichOneof("kind") for record in contents.records]
+    assert kinds == ["vertex_reset", "snapshot_end"]
+
+
+async def test_an_empty_segment_is_the_trace_of_a_crash_at_its_creation() -> None:
+    """P04: the name may be durable before the content."""
+    disk = PowerLossDisk()
+    await put(disk, segment(numbers(0, 2)))
+    await put(disk, bytes(200), index=1)
+    found, findings = await replayed(disk)
+    assert found == [0, 1]
+    assert [one.kind for one in findings.findings] == [FindingKind.TORN_TAIL]
