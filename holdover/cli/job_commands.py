@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 def submit(
     file: Annotated[Path, typer.Argument(metavar="FILE.py", help="Defines the job.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGS]...", help="For the file's build(args).")
+        list[str] | None, typer.Argument(metavar="ARGS", help="For the file's build(args).")
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch/--detach", help="Stay until the job has ended, or return.")

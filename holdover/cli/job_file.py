@@ -2,8 +2,8 @@
 
 The file defines a function `build(args: list[str])` that returns a `holdover.Job`, or else a job
 named `job`. It runs in the command's process, under a module name of its own, so that a part that
-begins with `if __name__ == "__main__":` does not run. Its functions travel with the job by value;
-other files that they import are attached to the job by the user (`job.attach`).
+begins with `if __name__ == "__main__":` does not run. Its functions travel with the job; files
+that they import only when they run are attached to the job by the user (`job.attach`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import traceback
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-
-import cloudpickle
 
 from holdover.api.job import Job
 from holdover.errors import InvalidJob
@@ -34,7 +32,6 @@ def load_job(path: Path, arguments: list[str]) -> Job:
     sys.path.insert(0, str(path.parent.absolute()))
     try:
         specification.loader.exec_module(module)
-        cloudpickle.register_pickle_by_value(module)
         job = _job_of(module, path, arguments)
     except InvalidJob:
         raise
