@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from holdover.api.job import Job
     from holdover.client.client import Client
 
+__version__ = "0.1.0"
+
 __all__ = ["Client", "DataSet", "Exchange", "Job"]
 
 # Public name to the module that defines it.

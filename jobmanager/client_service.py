@@ -1,0 +1,368 @@
+"""The JobManager service: what clients call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+import google_crc32c
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from holdover.config import HIGH_AVAILABILITY_CLUSTER_ID
+from holdover.errors import JobAlreadyExists, JobGraphError, JobNotFound, StorageError
+from holdover.jobgraph import GRAPH_BYTES_MAX
+from holdover.v1 import common_pb2, job_pb2, jobmanager_pb2, jobmanager_pb2_grpc
+from jobmanager.dispatcher import JobEndedAlready, TooLateToCancel
+from jobmanager.event_store import EventStoreDegraded, LogUnreadable, read_log
+from jobmanager.job_master import JobMaster
+from jobmanager.job_status import execution_bytes, subtask_status
+from jobmanager.job_store import JobAlreadyEnded
+from jobmanager.leader_state import LeadershipServices, LeaderState
+
+PAGE_SIZE = 100
+PAGE_SIZE_MAX = 1000
+CHUNK_BYTES = 1024 * 1024
+EVENTS_PER_MESSAGE = 200
+WATCH_INTERVAL_S = 0.1
+WATCH_SILENCE_S_MAX = 2.0
+
+Context = grpc.aio.ServicerContext[object, object]
+EntryT = TypeVar("EntryT")
+
+
+class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
+    """Serves clients; while this process does not lead, it says who does."""
+
+    def __init__(self, state: LeaderState) -> None:
+        self._state = state
+
+    async def GetCluster(  # noqa: N802
+        self, request: jobmanager_pb2.GetClusterRequest, context: Context
+    ) -> jobmanager_pb2.GetClusterResponse:
+        """See the proto; answered whether this process leads or not."""
+        state = self._state
+        services = state.services
+        answer = jobmanager_pb2.GetClusterResponse(
+            leader_epoch=state.known_epoch,
+            leader_address=state.known_address,
+            version=state.version,
+            cluster_id=state.config.get(HIGH_AVAILABILITY_CLUSTER_ID),
+        )
+        if services is None:
+            return answer
+        slots, slots_free = services.resources.slot_counts()
+        answer.is_leader = True
+        answer.ready = services.dispatcher.ready.is_set()
+        answer.taskmanagers = len(services.resources.workers())
+        answer.slots, answer.slots_free = slots, slots_free
+        answer.leader_since_wall_ms = services.since_wall_ms
+        answer.reconciling_job_ids.extend(
+            master.job_id
+            for master in services.dispatcher.masters()
+            if master.scheduler.graph.state == common_pb2.JOB_STATE_RECONCILING
+        )
+        return answer
+
+    async def SubmitJob(  # noqa: N802
+        self,
+        request_iterator: AsyncIterator[jobmanager_pb2.SubmitJobRequest],
+        context: Context,
+    ) -> jobmanager_pb2.SubmitJobResponse:
+        """See the proto."""
+        header, graph = await _receive_graph(request_iterator, context)
+        services = await self._state.leading(context, header.leader_epoch)
+        try:
+            known = await services.dispatcher.submit(graph)
+        except JobGraphError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except JobAlreadyExists as error:
+            await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(error))
+        except JobAlreadyEnded as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except (OSError, StorageError) as error:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, f"the job cannot be stored at present: {error}"
+            )
+        return jobmanager_pb2.SubmitJobResponse(
+            leader_epoch=services.epoch, job_id=graph.job_id, already_submitted=known
+        )
+
+    async def ListJobs(  # noqa: N802
+        self, request: jobmanager_pb2.ListJobsRequest, context: Context
+    ) -> jobmanager_pb2.ListJobsResponse:
+        """See the proto."""
+        services = await self._state.leading(context, request.leader_epoch)
+        statuses = await services.dispatcher.list_statuses()
+        start, size = await _page(request.page_size, request.page_token, context)
+        page, token = _slice(statuses, start, size)
+        return jobmanager_pb2.ListJobsResponse(
+            leader_epoch=services.epoch, jobs=page, next_page_token=token
+        )
+
+    async def DescribeJob(  # noqa: N802
+        self, request: jobmanager_pb2.DescribeJobRequest, context: Context
+    ) -> jobmanager_pb2.DescribeJobResponse:
+        """See the proto."""
+        services = await self._state.leading(context, request.leader_epoch)
+        status = await self._status(services, request.job_id, context)
+        answer = jobmanager_pb2.DescribeJobResponse(leader_epoch=services.epoch, job=status)
+        master = services.dispatcher.master(request.job_id)
+        if request.subtask_page_size and master is not None:
+            size_wanted, token = request.subtask_page_size, request.page_token
+            start, size = await _page(size_wanted, token, context)
+            graph = master.scheduler.graph
+            page = list(islice(graph.all_subtasks(), start, start + size + 1))
+            answer.subtasks.extend(subtask_status(graph, vertex) for vertex in page[:size])
+            answer.next_page_token = str(start + size) if len(page) > size else ""
+        return answer
+
+    async def _status(
+        self, services: LeadershipServices, job_id: str, context: Context
+    ) -> jobmanager_pb2.JobStatus:
+        try:
+            return await services.dispatcher.status(job_id)
+        except (JobNotFound, ValueError) as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            raise AssertionError("abort raises") from error
+
+    async def WatchJob(  # noqa: N802
+        self, request: jobmanager_pb2.WatchJobRequest, context: Context
+    ) -> AsyncIterator[jobmanager_pb2.WatchJobResponse]:
+        """See the proto. A change is told within 100 ms, and silence never lasts longer than 2 s."""
+        services = await self._state.leading(context, request.leader_epoch)
+        while self._state.services is services:
+            master = services.dispatcher.master(request.job_id)
+            version = master.version if master else 0
+            status = await self._status(services, request.job_id, context)
+            yield jobmanager_pb2.WatchJobResponse(leader_epoch=services.epoch, job=status)
+            if master is None:
+                if status.state != common_pb2.JOB_STATE_PARKED:
+                    return
+                await asyncio.sleep(WATCH_SILENCE_S_MAX)
+                continue
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            await self._change(services, master, version)
+        await self._state.leading(context, services.epoch)
+
+    async def _change(self, services: LeadershipServices, master: JobMaster, version: int) -> None:
+        """Wait for a change of the job, its end, or the longest silence."""
+        try:
+            async with asyncio.timeout(WATCH_SILENCE_S_MAX):
+                await master.changed(version)
+        except TimeoutError:
+            return
+
+    async def CancelJob(  # noqa: N802
+        self, request: jobmanager_pb2.CancelJobRequest, context: Context
+    ) -> jobmanager_pb2.CancelJobResponse:
+        """See the proto."""
+        services = await self._state.leading(context, request.leader_epoch)
+        try:
+            state = await services.dispatcher.cancel(request.job_id)
+        except (JobNotFound, ValueError) as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        except JobEndedAlready as error:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"the job has ended already: {error}"
+            )
+        except TooLateToCancel:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "too late to cancel: the job's output is being published",
+            )
+        except (EventStoreDegraded, OSError) as error:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, f"the wish is not durable yet: {error}"
+            )
+        return jobmanager_pb2.CancelJobResponse(
+            leader_epoch=services.epoch, state=common_pb2.JobState.Name(state)
+        )
+
+    async def RetryJob(  # noqa: N802
+        self, request: jobmanager_pb2.RetryJobRequest, context: Context
+    ) -> jobmanager_pb2.RetryJobResponse:
+        """See the proto."""
+        services = await self._state.leading(context, request.leader_epoch)
+        try:
+            await services.dispatcher.retry(request.job_id)
+        except JobNotFound:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"job {request.job_id!r} is not parked"
+            )
+        except (StorageError, OSError) as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return jobmanager_pb2.RetryJobResponse(leader_epoch=services.epoch)
+
+    async def ListResults(  # noqa: N802
+        self, request: jobmanager_pb2.ListResultsRequest, context: Context
+    ) -> jobmanager_pb2.ListResultsResponse:
+        """See the proto."""
+        services = await self._state.leading(context, request.leader_epoch)
+        files = await self._results(services, request.job_id, context)
+        start, size = await _page(request.page_size or PAGE_SIZE_MAX, request.page_token, context)
+        page, token = _slice(files, start, size)
+        return jobmanager_pb2.ListResultsResponse(
+            leader_epoch=services.epoch, files=page, next_page_token=token
+        )
+
+    async def _results(
+        self, services: LeadershipServices, job_id: str, context: Context
+    ) -> Sequence[jobmanager_pb2.ResultFile]:
+        status = await self._status(services, job_id, context)
+        if status.state != common_pb2.JOB_STATE_FINISHED:
+            state = common_pb2.JobState.Name(status.state).removeprefix("JOB_STATE_")
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"job {job_id!r} has no result: it is {state}"
+            )
+        return (await services.dispatcher.archived(job_id)).result_files
+
+    async def FetchResult(  # noqa: N802
+        self, request: jobmanager_pb2.FetchResultRequest, context: Context
+    ) -> AsyncIterator[jobmanager_pb2.FetchResultResponse]:
+        """See the proto."""
+        services = await self._state.leading(context, request.leader_epoch)
+        files = await self._results(services, request.job_id, context)
+        if not 0 <= request.index < len(files):
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"index: the job has {len(files)} result files, not one of index {request.index}",
+            )
+        file = files[request.index]
+        offset = request.offset
+        try:
+            while offset < file.bytes:
+                chunk = await self._state.runtime.disk.read(file.path, offset, CHUNK_BYTES)
+                if not chunk:
+                    break
+                offset += len(chunk)
+                yield jobmanager_pb2.FetchResultResponse(chunk=chunk, leader_epoch=services.epoch)
+        except OSError as error:
+            await context.abort(
+                grpc.StatusCode.DATA_LOSS, f"the output {file.path} cannot be read: {error}"
+            )
+        if offset != file.bytes:
+            await context.abort(
+                grpc.StatusCode.DATA_LOSS,
+                f"the output {file.path} was changed since it was written",
+            )
+
+    async def ListTaskManagers(  # noqa: N802
+        self, request: jobmanager_pb2.ListTaskManagersRequest, context: Context
+    ) -> jobmanager_pb2.ListTaskManagersResponse:
+        """See the proto."""
+        services = await self._state.leading(context, request.leader_epoch)
+        held: dict[str, tuple[int, int]] = {}
+        for master in services.dispatcher.masters():
+            for vertex in master.scheduler.graph.all_subtasks():
+                if vertex.finished is not None and vertex.available:
+                    count, size = held.get(vertex.stored_at, (0, 0))
+                    held[vertex.stored_at] = (
+                        count + len(vertex.finished.partitions),
+                        size + execution_bytes(vertex.finished),
+                    )
+        statuses = [
+            services.resources.describe(worker, *held.get(worker.worker_id, (0, 0)))
+            for worker in services.resources.workers()
+        ]
+        start, size = await _page(request.page_size, request.page_token, context)
+        page, token = _slice(statuses, start, size)
+        return jobmanager_pb2.ListTaskManagersResponse(
+            leader_epoch=services.epoch, taskmanagers=page, next_page_token=token
+        )
+
+    async def ReadJobEvents(  # noqa: N802
+        self, request: jobmanager_pb2.ReadJobEventsRequest, context: Context
+    ) -> AsyncIterator[jobmanager_pb2.ReadJobEventsResponse]:
+        """See the proto."""
+        services = await self._state.leading(context, request.leader_epoch)
+        await self._status(services, request.job_id, context)
+        if not services.dispatcher.knows(request.job_id):
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "the job has ended; its event log was deleted (its summary is kept)",
+            )
+        directory = services.store.events_directory(request.job_id)
+        try:
+            contents = await read_log(
+                self._state.runtime.disk, directory, from_sequence=request.from_sequence
+            )
+        except (LogUnreadable, OSError) as error:
+            await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
+        for start in range(0, len(contents.records), EVENTS_PER_MESSAGE):
+            yield jobmanager_pb2.ReadJobEventsResponse(
+                leader_epoch=services.epoch,
+                records=contents.records[start : start + EVENTS_PER_MESSAGE],
+            )
+
+    async def ListRecoveryReports(  # noqa: N802
+        self, request: jobmanager_pb2.ListRecoveryReportsRequest, context: Context
+    ) -> jobmanager_pb2.ListRecoveryReportsResponse:
+        """See the proto."""
+        services = await self._state.leading(context, request.leader_epoch)
+        await self._status(services, request.job_id, context)
+        master = services.dispatcher.master(request.job_id)
+        if master is not None:
+            reports: Sequence[jobmanager_pb2.RecoveryReport] = master.recovery_reports()
+        elif services.dispatcher.knows(request.job_id):
+            reports = ()
+        else:
+            reports = (await services.dispatcher.archived(request.job_id)).recovery_reports
+        return jobmanager_pb2.ListRecoveryReportsResponse(
+            leader_epoch=services.epoch, reports=reports
+        )
+
+
+async def _receive_graph(
+    messages: AsyncIterator[jobmanager_pb2.SubmitJobRequest], context: Context
+) -> tuple[jobmanager_pb2.SubmitHeader, job_pb2.JobGraph]:
+    """The header and the graph of a submission; ends the call when they do not fit together."""
+    header: jobmanager_pb2.SubmitHeader | None = None
+    received = bytearray()
+    problem = ""
+    async for message in messages:
+        if message.HasField("header"):
+            header = message.header
+        else:
+            received += message.chunk
+        if len(received) > GRAPH_BYTES_MAX:
+            problem = f"graph_bytes: a job graph has at most {GRAPH_BYTES_MAX} bytes"
+            break
+    graph = job_pb2.JobGraph()
+    if not problem and header is None:
+        problem = "header: the first message must be a header"
+    elif not problem and header is not None:
+        if header.graph_bytes != len(received):
+            problem = f"graph_bytes: {header.graph_bytes} announced, {len(received)} received"
+        elif header.graph_crc32c != google_crc32c.value(bytes(received)):
+            problem = "graph_crc32c: the graph was damaged on the way; submit again"
+        else:
+            try:
+                graph.ParseFromString(bytes(received))
+            except DecodeError:
+                problem = "chunk: the bytes are not a JobGraph"
+            if not problem and graph.job_id != header.job_id:
+                problem = f"job_id: the header says {header.job_id!r}, the graph {graph.job_id!r}"
+    if problem:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
+    assert header is not None
+    return header, graph
+
+
+async def _page(size: int, token: str, context: Context) -> tuple[int, int]:
+    """(first index, number of entries) of a page."""
+    if token and not token.isdigit():
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, "page_token: must come from the answer before"
+        )
+    if size < 0:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "page_size: must not be negative")
+    return int(token or 0), min(size or PAGE_SIZE, PAGE_SIZE_MAX)
+
+
+def _slice(entries: Sequence[EntryT], start: int, size: int) -> tuple[Sequence[EntryT], str]:
+    more = len(entries) > start + size
+    return entries[start : start + size], str(start + size) if more else ""

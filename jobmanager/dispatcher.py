@@ -1,0 +1,362 @@
+"""All jobs of one leader: stored before a submission is acknowledged, recovered side by side, kept when ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from holdover import config as options
+from holdover.config import Configuration
+from holdover.errors import ConfigurationError, JobGraphError, JobNotFound, StorageError
+from holdover.jobgraph import validate
+from holdover.runtime.log import Log
+from holdover.runtime.supervisor import Supervisor
+from holdover.v1 import archive_pb2, common_pb2, job_pb2, jobmanager_pb2
+from jobmanager.job_master import JobMaster, JobServices, RecoveryDataUnreadable
+from jobmanager.job_store import BrokenJob, StoredJob, graph_digest
+from jobmanager.scheduler import signals as sig
+from jobmanager.sink_commit import foreign_file
+from jobmanager.split_enumeration import SourceUnreadable, source_files
+
+RECOVERY_ATTEMPTS_MAX = 3
+CLEAN_UP_RETRY_S = 5.0
+
+_log = Log(__name__)
+
+
+class JobEndedAlready(Exception):
+    """The call is about a job that is over."""
+
+
+class TooLateToCancel(Exception):
+    """The job's output is being published."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedJob:
+    """A job that this leader does not run: its files cannot be read, or its recovery kills leaders."""
+
+    job_id: str
+    reason: str
+    stored: StoredJob | None
+
+
+class Dispatcher:
+    """The jobs under one leader."""
+
+    def __init__(
+        self, services: JobServices, config: Configuration, supervisor: Supervisor
+    ) -> None:
+        self._services = services
+        self._config = config
+        self._supervisor = supervisor
+        self._store = services.store
+        self._masters: dict[str, JobMaster] = {}
+        self._parked: dict[str, ParkedJob] = {}
+        self._submitting: dict[str, asyncio.Lock] = {}
+        #: Ended jobs that are still being cleaned up, or whose watchers are still to be told.
+        self._ended: dict[str, jobmanager_pb2.JobStatus] = {}
+        #: Set once all jobs are loaded: before that nobody is told that a job is unknown.
+        self.ready = asyncio.Event()
+
+    # -- loading ------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Take up every job that has not ended. One that cannot be read stops no other (P10)."""
+        previous_workers = await self._store.read_workers()
+        jobs = await self._store.load_all()
+        for job in jobs:
+            if isinstance(job, BrokenJob):
+                self._parked[job.job_id] = ParkedJob(job.job_id, job.reason, None)
+            else:
+                await self._count_recovery(job)
+        waiting = [
+            job for job in jobs if isinstance(job, StoredJob) and job.job_id in self._masters
+        ]
+        await asyncio.gather(*(self._recover(job, previous_workers) for job in waiting))
+        self.ready.set()
+        for job_id in await self._store.jobs_to_clean_up():
+            self._supervisor.start(f"clean up {job_id}", self._remove_files(job_id))
+
+    async def _count_recovery(self, job: StoredJob) -> None:
+        attempts = await self._store.raise_recovery_attempts(job.job_id)
+        if attempts > RECOVERY_ATTEMPTS_MAX:
+            reason = (
+                f"its recovery ended {RECOVERY_ATTEMPTS_MAX} JobManagers in a row; the other jobs go "
+                "on; retry or cancel it"
+            )
+            _log.error("job parked", job=job.job_id, reason=reason)
+            self._parked[job.job_id] = ParkedJob(job.job_id, reason, job)
+            return
+        try:
+            self._masters[job.job_id] = self._new_master(job)
+        except ConfigurationError as error:
+            self._parked[job.job_id] = ParkedJob(job.job_id, str(error), job)
+
+    async def _recover(self, job: StoredJob, previous_workers: Sequence[str]) -> None:
+        master = self._masters[job.job_id]
+        try:
+            await master.recover(previous_workers)
+        except (RecoveryDataUnreadable, OSError, StorageError) as error:
+            _log.error("job cannot be recovered", job=job.job_id, reason=str(error))
+            del self._masters[job.job_id]
+            self._parked[job.job_id] = ParkedJob(job.job_id, str(error), job)
+
+    def _new_master(self, job: StoredJob) -> JobMaster:
+        config = self._config.with_overrides(job.graph.options)
+        return JobMaster(job, config, self._services, self._on_ended)
+
+    # -- submission ---------------------------------------------------------------------------------------
+
+    async def submit(self, graph: job_pb2.JobGraph) -> bool:
+        """Store and start a job; True if it was known already under this id, with the same graph (P43).
+
+        Raises:
+            JobGraphError: the graph cannot run; names the field.
+            JobAlreadyExists, JobAlreadyEnded, StorageError: see `JobStore.store`.
+            OSError: storage does not work at present; nothing was acknowledged.
+        """
+        validate(graph)
+        lock = self._submitting.setdefault(graph.job_id, asyncio.Lock())
+        try:
+            async with lock:
+                return await self._submit(graph)
+        finally:
+            if not lock.locked():
+                self._submitting.pop(graph.job_id, None)
+
+    async def _submit(self, graph: job_pb2.JobGraph) -> bool:
+        submitted = self._with_job_options(graph)
+        running = self._masters.get(graph.job_id)
+        if running is None:
+            await self._check_files(submitted)
+        wall_ms = self._services.runtime.clock.wall_ms()
+        fresh = await self._store.store(
+            submitted, submitted_wall_ms=wall_ms, leader_epoch=self._services.epoch
+        )
+        if not fresh:
+            return True
+        job = StoredJob(
+            graph.job_id, submitted, graph_digest(submitted), wall_ms, recovery_attempts=0
+        )
+        master = self._new_master(job)
+        self._masters[graph.job_id] = master
+        master.start(
+            [
+                sig.WorkerRegistered(worker.worker_id, worker.data_address, refreshed=False)
+                for worker in self._services.resources.workers()
+            ]
+        )
+        _log.info("job submitted", job=graph.job_id, name=graph.name)
+        return False
+
+    def _with_job_options(self, graph: job_pb2.JobGraph) -> job_pb2.JobGraph:
+        """The graph with every job-level option spelled out: it keeps its plan under any later leader."""
+        try:
+            config = self._config.with_overrides(graph.options)
+        except ConfigurationError as error:
+            raise JobGraphError("options", str(error)) from error
+        stored = job_pb2.JobGraph()
+        stored.CopyFrom(graph)
+        del stored.options[:]
+        job_level = [option for option in options.OPTIONS.values() if option.job_level]
+        stored.options.extend(config.to_entries(*job_level))
+        return stored
+
+    async def _check_files(self, graph: job_pb2.JobGraph) -> None:
+        """What can be said about sources and sinks before anything runs."""
+        disk = self._services.runtime.disk
+        for vertex_index, vertex in enumerate(graph.vertices):
+            for index, operator in enumerate(vertex.operators):
+                where = f"vertices[{vertex_index}].operators[{index}]"
+                if operator.HasField("source") and not operator.source.HasField("sequence"):
+                    try:
+                        await source_files(disk, operator.source)
+                    except SourceUnreadable as error:
+                        kind = operator.source.WhichOneof("kind")
+                        raise JobGraphError(f"{where}.source.{kind}.glob", str(error)) from error
+                if operator.HasField("sink"):
+                    await self._check_output(f"{where}.sink.path", operator.sink.path)
+
+    async def _check_output(self, field: str, path: str) -> None:
+        disk = self._services.runtime.disk
+        found = await disk.stat(path)
+        if found is not None and not found.is_directory:
+            raise JobGraphError(field, f"the output {path!r} is a file; name a directory")
+        foreign = await foreign_file(disk, (path,))
+        if foreign is not None:
+            raise JobGraphError(
+                field,
+                f"the output directory {path!r} exists and is not empty (it holds {foreign!r}); "
+                "choose another one or remove it",
+            )
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def _on_ended(self, archived: archive_pb2.ArchivedJob) -> None:
+        job_id = archived.status.job_id
+        _log.info("job ended", job=job_id, state=common_pb2.JobState.Name(archived.status.state))
+        master = self._masters.pop(job_id)
+        self._ended[job_id] = archived.status
+        self._supervisor.start(f"clean up {job_id}", self._clean_up(master))
+
+    async def _clean_up(self, master: JobMaster) -> None:
+        await master.clean_up()
+        self._ended.pop(master.job_id, None)
+
+    async def _remove_files(self, job_id: str) -> None:
+        while True:
+            try:
+                return await self._store.remove(job_id)
+            except OSError as error:
+                _log.warning("clean-up fails, will retry", job=job_id, error=error)
+            await asyncio.sleep(CLEAN_UP_RETRY_S)
+
+    async def suspend(self) -> None:
+        """This leader ends; every job is left to the next one, nothing of it is deleted (P31)."""
+        self.ready.clear()
+        for master in list(self._masters.values()):
+            await master.suspend()
+
+    # -- queries ------------------------------------------------------------------------------------------
+
+    def master(self, job_id: str) -> JobMaster | None:
+        """The JobMaster of a job that this leader runs."""
+        return self._masters.get(job_id)
+
+    def masters(self) -> list[JobMaster]:
+        """All that run, oldest first."""
+        return list(self._masters.values())
+
+    def knows(self, job_id: str) -> bool:
+        """Whether the job has not ended (it runs, or is parked): its partitions must be kept."""
+        return job_id in self._masters or job_id in self._parked
+
+    async def status(self, job_id: str) -> jobmanager_pb2.JobStatus:
+        """The job's status.
+
+        Raises:
+            JobNotFound: this leader has loaded all jobs and there is none of that id.
+        """
+        master = self._masters.get(job_id)
+        if master is not None:
+            return master.status()
+        parked = self._parked.get(job_id)
+        if parked is not None:
+            return _parked_status(parked)
+        return (await self.archived(job_id)).status
+
+    async def archived(self, job_id: str) -> archive_pb2.ArchivedJob:
+        """The summary of an ended job.
+
+        Raises:
+            JobNotFound: there is none of that id.
+        """
+        archived = await self._store.read_archive(job_id)
+        if archived is None:
+            raise JobNotFound(job_id)
+        return archived
+
+    async def list_statuses(self) -> list[jobmanager_pb2.JobStatus]:
+        """All jobs without their vertices: those that run first, then ended ones, newest first."""
+        running = [master.status(with_vertices=False) for master in reversed(self.masters())]
+        parked = [_parked_status(parked) for parked in self._parked.values()]
+        return [*running, *parked, *await self._store.list_archives()]
+
+    async def cancel(self, job_id: str) -> int:
+        """Cancel a job; durable when this returns. The job's state.
+
+        Raises:
+            JobNotFound, JobEndedAlready, TooLateToCancel.
+        """
+        master = self._masters.get(job_id)
+        if master is not None:
+            if master.committing:
+                raise TooLateToCancel(job_id)
+            return await master.cancel()
+        parked = self._parked.get(job_id)
+        if parked is not None:
+            return await self._cancel_parked(parked)
+        archived = await self.archived(job_id)
+        raise JobEndedAlready(common_pb2.JobState.Name(archived.status.state))
+
+    async def _cancel_parked(self, parked: ParkedJob) -> int:
+        status = _parked_status(parked)
+        status.state = common_pb2.JOB_STATE_CANCELED
+        status.ended_wall_ms = self._services.runtime.clock.wall_ms()
+        digest = parked.stored.graph_digest if parked.stored else ""
+        await self._store.archive(
+            archive_pb2.ArchivedJob(
+                status=status, graph_digest=digest, leader_epoch=self._services.epoch
+            )
+        )
+        del self._parked[parked.job_id]
+        self._services.resources.remove_job(parked.job_id)
+        await self._store.remove(parked.job_id)
+        return common_pb2.JOB_STATE_CANCELED
+
+    async def retry(self, job_id: str) -> None:
+        """Take a parked job up again.
+
+        Raises:
+            JobNotFound: there is no parked job of that id.
+            StorageError: its files still cannot be read.
+        """
+        parked = self._parked.get(job_id)
+        if parked is None:
+            raise JobNotFound(job_id)
+        await self._store.clear_recovery_attempts(job_id)
+        loaded = {job.job_id: job for job in await self._store.load_all()}
+        job = loaded.get(job_id)
+        if not isinstance(job, StoredJob):
+            reason = job.reason if isinstance(job, BrokenJob) else "its files are gone"
+            raise StorageError(self._store.events_directory(job_id), reason)
+        del self._parked[job_id]
+        self._masters[job_id] = self._new_master(job)
+        await self._recover(job, await self._store.read_workers())
+        if job_id not in self._masters:
+            raise StorageError(job_id, self._parked[job_id].reason)
+        # Only the TaskManagers know what they still hold of it.
+        self._services.resources.ask_to_register_again()
+
+    async def remember_workers(self) -> None:
+        """Keep the record of registered TaskManagers up to date; runs as long as the leader."""
+        resources = self._services.resources
+        written: list[str] | None = None
+        while True:
+            await resources.workers_changed.wait()
+            resources.workers_changed.clear()
+            workers = [worker.worker_id for worker in resources.workers()]
+            # While jobs recover, those who have not come back yet must not be forgotten.
+            awaited = [
+                worker_id
+                for master in self.masters()
+                if master.scheduler.reconciliation is not None
+                and master.scheduler.reconciliation.open
+                for worker_id in master.scheduler.reconciliation.previous_workers
+            ]
+            known = sorted({*workers, *awaited})
+            if known != written:
+                await self._retry_on_error(lambda known=known: self._store.write_workers(known))
+                written = known
+
+    async def _retry_on_error(self, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                return await work()
+            except OSError as error:
+                _log.warning("storage fails, will retry", error=error)
+            await asyncio.sleep(CLEAN_UP_RETRY_S)
+
+
+def _parked_status(parked: ParkedJob) -> jobmanager_pb2.JobStatus:
+    return jobmanager_pb2.JobStatus(
+        job_id=parked.job_id,
+        name=parked.stored.graph.name if parked.stored else "",
+        state=common_pb2.JOB_STATE_PARKED,
+        failure=common_pb2.Failure(
+            kind=common_pb2.FAILURE_KIND_JOB, message=f"parked: {parked.reason}"
+        ),
+        submitted_wall_ms=parked.stored.submitted_wall_ms if parked.stored else 0,
+    )

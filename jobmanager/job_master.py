@@ -1,0 +1,526 @@
+"""One job's shell: inbox -> scheduler -> event log -> actions.
+
+Every signal is handled in one step: the scheduler decides, the events are appended to the log (which never
+waits for the disk), the actions are carried out. What must be durable first waits for the log in a background
+task; its outcome returns as a signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from holdover import config as options
+from holdover.config import Configuration
+from holdover.ids import AttemptKey
+from holdover.runtime import Runtime
+from holdover.runtime.log import Log
+from holdover.runtime.supervisor import Supervisor
+from holdover.v1 import archive_pb2, common_pb2, events_pb2, job_pb2, jobmanager_pb2
+from jobmanager import sink_commit
+from jobmanager.event_store import (
+    EventStoreDegraded,
+    JobEventWriter,
+    LogDamaged,
+    LogUnreadable,
+    set_aside,
+)
+from jobmanager.event_store.disabled import DisabledJobEventWriter
+from jobmanager.job_options import event_writer_settings, restart_strategy, scheduler_options
+from jobmanager.job_status import JobHistory, job_status, result_files
+from jobmanager.job_store import JobStore, StoredJob
+from jobmanager.recovery import RecoveryObserver, replay_job
+from jobmanager.resource_manager import ResourceManager
+from jobmanager.scheduler import actions as act
+from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.execution_graph import ExecutionGraph, ReplayError
+from jobmanager.scheduler.scheduler import Decision, Scheduler
+from jobmanager.scheduler.states import InvalidTransition, JobState
+from jobmanager.split_enumeration import SourceUnreadable, enumerate_splits
+from jobmanager.worker_connection import CancelOrder, DeployOrder, ReleaseOrder
+
+RETRY_DELAY_S = 0.5
+RETRY_DELAY_S_MAX = 10.0
+TRACEBACK_CHARACTERS_MAX = 64 * 1024
+REPORTS_MAX = 100
+INBOX_SIGNALS_MAX = 10_000
+
+_log = Log(__name__)
+
+Reply = asyncio.Future[Decision]
+
+
+class RecoveryDataUnreadable(Exception):
+    """The job's log was written by a newer version: the job is kept as it is, and does not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobServices:
+    """What all jobs of one leader share."""
+
+    runtime: Runtime
+    epoch: int
+    store: JobStore
+    resources: ResourceManager
+    #: Seconds for which this process has run, and led, at a monotonic time.
+    process_age_s: Callable[[], float]
+    leading_age_s: Callable[[], float]
+
+
+class JobMaster:
+    """Runs one job under one leader."""
+
+    def __init__(
+        self,
+        job: StoredJob,
+        config: Configuration,
+        services: JobServices,
+        ended: Callable[[archive_pb2.ArchivedJob], None],
+    ) -> None:
+        self.job = job
+        self.job_id = job.job_id
+        self._config = config
+        self._services = services
+        self._disk = services.runtime.disk
+        self._ended = ended
+        self._recoverable = config.get(options.BATCH_JOB_RECOVERY_ENABLED)
+        self._supervisor = Supervisor(f"job {job.job_id}", self._on_fatal)
+        self._inbox: deque[tuple[sig.Signal, Reply | None]] = deque()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._releases: deque[act.ReleasePartitions] = deque()
+        self._release_wake = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._version = 0
+        self._history = JobHistory(services.epoch, services.runtime.clock, job.submitted_wall_ms)
+        self._observer: RecoveryObserver | None = None
+        self._reports: list[jobmanager_pb2.RecoveryReport] = []
+        self._recovery_counted = False
+        self._failed_internally = False
+        self._scheduler = self._new_scheduler(ExecutionGraph(job.graph))
+        self._events: JobEventWriter | DisabledJobEventWriter = DisabledJobEventWriter()
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    def start(self, workers: Sequence[sig.WorkerRegistered]) -> None:
+        """Run a job that has just been stored; `workers` are registered already."""
+        self._open_events(0)
+        self._run(*workers, sig.JobStarted())
+
+    async def recover(self, previous_workers: Sequence[str]) -> None:
+        """Run a job that an earlier leader has left behind.
+
+        Raises:
+            RecoveryDataUnreadable: a newer version wrote its log.
+        """
+        services = self._services
+        self._observer = RecoveryObserver(
+            services.runtime.clock,
+            services.epoch,
+            services.process_age_s(),
+            services.leading_age_s(),
+        )
+        replayed_sequence = await self._replay() if self._recoverable else 0
+        if not self._recoverable:
+            self._observer.restarted("execution.batch.job-recovery.enabled is false for this job")
+        self._recovery_counted = True
+        self._open_events(replayed_sequence)
+        self._run(sig.RecoveryStarted(tuple(previous_workers) if self._recoverable else ()))
+
+    async def _replay(self) -> int:
+        """Bring the graph to what the log says; a damaged log is set aside and the job starts anew."""
+        assert self._observer is not None
+        directory = self._services.store.events_directory(self.job_id)
+        graph = ExecutionGraph(self.job.graph)
+        try:
+            replayed = await replay_job(self._disk, directory, graph)
+        except (LogUnreadable, ReplayError, InvalidTransition) as error:
+            if isinstance(error, LogUnreadable) and not isinstance(error, LogDamaged):
+                raise RecoveryDataUnreadable(str(error)) from error
+            _log.error("event log is damaged, the job starts anew", job=self.job_id, why=str(error))
+            await set_aside(self._disk, directory)
+            self._observer.restarted(f"the event log is damaged and was set aside: {error}")
+            return 0
+        self._scheduler = self._new_scheduler(graph)
+        self._history.replayed(replayed.history)
+        self._observer.replayed(replayed.findings)
+        if replayed.findings.is_empty:
+            self._observer.restarted("no event of the job had become durable")
+        return replayed.findings.last_sequence
+
+    def _new_scheduler(self, graph: ExecutionGraph) -> Scheduler:
+        return Scheduler(
+            graph,
+            self._services.epoch,
+            scheduler_options(self._config),
+            restart_strategy(self._config),
+        )
+
+    def _open_events(self, replayed_sequence: int) -> None:
+        if not self._recoverable:
+            return
+        writer = JobEventWriter(
+            self._disk,
+            self._services.runtime.clock,
+            self._services.store.events_directory(self.job_id),
+            job_id=self.job_id,
+            leader_epoch=self._services.epoch,
+            snapshot_source=lambda: self._scheduler.graph.snapshot_events(self._history.changes()),
+            replayed_sequence=replayed_sequence,
+            settings=event_writer_settings(self._config),
+            on_status=lambda _: self._note_change(),
+        )
+        writer.start()
+        self._events = writer
+
+    def _run(self, *first: sig.Signal) -> None:
+        self._services.resources.add_job(self.job_id, self.post)
+        self._supervisor.run("inbox", self._handle_inbox)
+        self._supervisor.run("releases", self._carry_out_releases)
+        for signal in first:
+            self.post(signal)
+
+    async def suspend(self) -> None:
+        """This leader stops running the job; nothing of it is deleted, the next leader goes on (P31)."""
+        self._services.resources.forget_job(self.job_id)
+        await self._stop()
+
+    async def _stop(self) -> None:
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+        await self._supervisor.close()
+        await self._events.close()
+        self._note_change()
+
+    # -- the loop -----------------------------------------------------------------------------------------
+
+    def post(self, signal: sig.Signal) -> None:
+        """Something happened; it is handled after all that happened before."""
+        self._inbox.append((signal, None))
+        self._wake.set()
+
+    async def room(self) -> None:
+        """Back pressure for those who bring signals from outside: wait while the inbox is long."""
+        while len(self._inbox) >= INBOX_SIGNALS_MAX:
+            self._room.clear()
+            await self._room.wait()
+
+    async def ask(self, signal: sig.Signal) -> Decision:
+        """Post a signal and wait for what was decided."""
+        reply: Reply = asyncio.get_running_loop().create_future()
+        self._inbox.append((signal, reply))
+        self._wake.set()
+        return await reply
+
+    async def _handle_inbox(self) -> None:
+        while True:
+            while self._inbox:
+                await self._events.wait_for_room()
+                signal, reply = self._inbox.popleft()
+                decision = self._handle(signal)
+                if reply is not None and not reply.done():
+                    reply.set_result(decision)
+            self._room.set()
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _handle(self, signal: sig.Signal) -> Decision:
+        """One step. A defect of the scheduler fails this job, never the others (P11)."""
+        if self._failed_internally:
+            return Decision()
+        before = self._scheduler.graph.state
+        try:
+            decision = self._scheduler.handle(signal)
+            for event in decision.events:
+                self._append(event)
+            for action in decision.actions:
+                self._perform(action)
+        except Exception as error:  # noqa: BLE001  whatever it is, the job ends with it as the reason
+            return self._fail_internally(error)
+        self._observe(signal, before)
+        self._note_change()
+        return decision
+
+    def _fail_internally(self, error: Exception) -> Decision:
+        _log.error("the scheduler failed", job=self.job_id, exception=error)
+        self._failed_internally = True
+        trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:]
+        failure = common_pb2.Failure(
+            kind=common_pb2.FAILURE_KIND_JOB,
+            message=f"the JobManager failed on this job: {error!r}; please report this",
+            traceback=trace,
+        )
+        self._supervisor.start("end", self._end(act.EndJob(JobState.FAILED, failure)))
+        return Decision()
+
+    def _append(self, event: events_pb2.JobEvent) -> None:
+        if event.HasField("job_state_changed"):
+            self._history.add(event.job_state_changed.state)
+        self._events.append(event)
+        if self._recovery_counted and event.WhichOneof("kind") == "vertex_finished":
+            # The recovery has got to a new event: it is not what kills JobManagers.
+            self._recovery_counted = False
+            self._supervisor.start("clear recovery counter", self._clear_recovery_counter())
+
+    async def _clear_recovery_counter(self) -> None:
+        await self._until_it_works(
+            "clearing the recovery counter",
+            lambda: self._services.store.clear_recovery_attempts(self.job_id),
+        )
+
+    def _observe(self, signal: sig.Signal, before: JobState) -> None:
+        observer = self._observer
+        if observer is None:
+            return
+        if isinstance(signal, sig.WorkerRegistered):
+            observer.worker_registered(signal.worker_id)
+        if before is JobState.RECONCILING or isinstance(signal, sig.RecoveryStarted):
+            if self._scheduler.graph.state is not JobState.RECONCILING:
+                observer.wait_ended()
+                observer.complete()
+
+    # -- actions ------------------------------------------------------------------------------------------
+
+    def _perform(self, action: act.Action) -> None:
+        resources = self._services.resources
+        match action:
+            case act.Deploy():
+                self._deploy(action)
+            case act.Cancel():
+                unknown = sig.CancellationUnknown(action.key)
+                order = CancelOrder(action.key, lambda: self.post(unknown))
+                if not resources.order(action.worker_id, order):
+                    self.post(unknown)
+            case act.ReleasePartitions():
+                self._releases.append(action)
+                self._release_wake.set()
+            case act.DeclareSlots():
+                resources.declare(self.job_id, action.count)
+            case act.ReturnSlots():
+                resources.return_slots(self.job_id, action.slots)
+            case act.SetTimer():
+                self._set_timer(action)
+            case act.CancelTimer():
+                handle = self._timers.pop(action.name, None)
+                if handle is not None:
+                    handle.cancel()
+            case act.FlushEvents():
+                self._events.request_flush()
+            case act.EnumerateSplits():
+                self._supervisor.start("splits", self._enumerate_splits(action))
+            case act.CheckStagedFiles():
+                self._supervisor.start("check staged files", self._check_staged(action))
+            case act.CommitSinks():
+                self._supervisor.start("commit", self._commit(action))
+            case act.EndJob():
+                self._supervisor.start("end", self._end(action))
+            case act.RejectOffers():
+                pass  # the answer to the registration; read by `register_worker`
+
+    def _deploy(self, action: act.Deploy) -> None:
+        key = AttemptKey.from_proto(action.deployment.attempt)
+        order = DeployOrder(
+            action.deployment, lambda reason: self.post(sig.DeploymentRefused(key, reason))
+        )
+        if not self._services.resources.order(action.slot.worker_id, order):
+            self.post(sig.DeploymentRefused(key, "the TaskManager is gone"))
+        elif self._observer is not None:
+            self._observer.deployed()
+
+    def _set_timer(self, action: act.SetTimer) -> None:
+        before = self._timers.pop(action.name, None)
+        if before is not None:
+            before.cancel()
+        jitter = self._scheduler.restart_strategy.jitter_factor
+        delay_s = action.delay_s
+        if jitter and action.name.startswith("restart/"):
+            delay_s *= self._services.runtime.randomness.uniform(1 - jitter, 1 + jitter)
+
+        def fire() -> None:
+            self._timers.pop(action.name, None)
+            self.post(sig.TimerFired(action.name))
+
+        loop = asyncio.get_running_loop()
+        self._timers[action.name] = loop.call_later(delay_s, fire)
+
+    async def _carry_out_releases(self) -> None:
+        """Delete partitions only when what justifies it is durable."""
+        while True:
+            await self._release_wake.wait()
+            self._release_wake.clear()
+            batch = list(self._releases)
+            self._releases.clear()
+            await self._until_durable()
+            for release in batch:
+                self._services.resources.order(release.worker_id, ReleaseOrder(release.keys))
+
+    async def _until_durable(self) -> None:
+        """Wait until all events so far are durable, however long storage is away."""
+        while True:
+            try:
+                return await self._events.flush()
+            except EventStoreDegraded as error:
+                _log.warning("waiting for the event log", job=self.job_id, reason=error.reason)
+
+    async def _until_it_works(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeat something that storage refuses at present."""
+        delay_s = RETRY_DELAY_S
+        while True:
+            try:
+                return await work()
+            except OSError as error:
+                _log.warning("storage fails, will retry", job=self.job_id, what=what, error=error)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
+
+    async def _enumerate_splits(self, action: act.EnumerateSplits) -> None:
+        bytes_max = self._config.get(options.SOURCE_SPLIT_MAX_BYTES)
+        try:
+            splits = await enumerate_splits(
+                self._disk, action.source, action.splits_wanted, bytes_max
+            )
+        except SourceUnreadable as error:
+            self.post(sig.SplitEnumerationFailed(action.vertex_id, str(error)))
+        else:
+            self.post(sig.SplitsEnumerated(action.vertex_id, splits))
+
+    async def _check_staged(self, action: act.CheckStagedFiles) -> None:
+        missing: tuple[str, ...] = ()
+
+        async def look() -> None:
+            nonlocal missing
+            missing = await sink_commit.missing_staged_files(self._disk, action.files)
+
+        await self._until_it_works("looking for staged files", look)
+        self.post(sig.StagedFilesChecked(missing))
+
+    async def _commit(self, action: act.CommitSinks) -> None:
+        await self._until_durable()
+        try:
+            await self._until_it_works(
+                "publishing the output",
+                lambda: sink_commit.publish(
+                    self._disk, self.job_id, action.files, action.output_directories
+                ),
+            )
+        except sink_commit.CommitImpossible as error:
+            self.post(sig.CommitFailed(str(error)))
+        else:
+            self.post(sig.CommitFinished())
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    async def _end(self, action: act.EndJob) -> None:
+        """Archive durably, and only then let anybody see the end, or delete anything (P44)."""
+        if action.state is not JobState.FINISHED:
+            await self._until_it_works("removing staged files", self._remove_staging)
+        self._history.add(action.state)
+        status = self.status()
+        status.state = action.state
+        if action.failure is not None:
+            status.failure.CopyFrom(action.failure)
+        status.ended_wall_ms = self._services.runtime.clock.wall_ms()
+        archived = archive_pb2.ArchivedJob(
+            status=status,
+            result_files=result_files(self._scheduler.graph)
+            if action.state is JobState.FINISHED
+            else [],
+            recovery_reports=self.recovery_reports(),
+            graph_digest=self.job.graph_digest,
+            leader_epoch=self._services.epoch,
+        )
+        await self._until_it_works(
+            "archiving the job", lambda: self._services.store.archive(archived)
+        )
+        self._ended(archived)
+
+    async def _remove_staging(self) -> None:
+        directories = [
+            operator.sink.path
+            for vertex in self.job.graph.vertices
+            for operator in vertex.operators
+            if operator.HasField("sink")
+        ]
+        await sink_commit.remove_staging(self._disk, self.job_id, directories)
+
+    async def clean_up(self) -> None:
+        """After the end: nothing of the job is left but its output and its summary."""
+        self._services.resources.remove_job(self.job_id)
+        await self._stop()
+        await self._until_it_works("cleaning up", lambda: self._services.store.remove(self.job_id))
+
+    def _on_fatal(self, name: str, exception: BaseException) -> None:
+        if isinstance(exception, Exception):
+            self._fail_internally(exception)
+
+    # -- calls of TaskManagers ----------------------------------------------------------------------------
+
+    async def register_worker(self, signal: sig.WorkerRegistered) -> list[act.RejectOffers]:
+        """A worker registered; the answer is what it must delete."""
+        decision = await self.ask(signal)
+        return [a for a in decision.actions if isinstance(a, act.RejectOffers) and a.keys]
+
+    def next_split(self, key: AttemptKey, received: int) -> tuple[bool, job_pb2.Split | None]:
+        """See `Scheduler.next_split`."""
+        return self._scheduler.next_split(key, received)
+
+    # -- calls of clients ---------------------------------------------------------------------------------
+
+    async def cancel(self) -> JobState:
+        """Cancel the job; durable when this returns.
+
+        Raises:
+            EventStoreDegraded: it could not be made durable in time; the job is being cancelled all the same.
+        """
+        await self.ask(sig.CancelRequested())
+        await self._events.flush()
+        return self._scheduler.graph.state
+
+    @property
+    def committing(self) -> bool:
+        """Whether the output is being published: too late to cancel."""
+        return self._scheduler.graph.commit is not None
+
+    def status(self, *, with_vertices: bool = True) -> jobmanager_pb2.JobStatus:
+        """The job as a client sees it now."""
+        status = job_status(self.job, self._scheduler, self._history, with_vertices=with_vertices)
+        status.recovery.CopyFrom(self._recovery_status())
+        status.recoveries = len(self.recovery_reports())
+        return status
+
+    def _recovery_status(self) -> jobmanager_pb2.RecoveryStatus:
+        if isinstance(self._events, JobEventWriter):
+            return self._events.status.to_proto()
+        return self._events.recovery_status()
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler, to be read only."""
+        return self._scheduler
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of the status."""
+        return self._version
+
+    async def changed(self, version: int) -> None:
+        """Wait until the status differs from what it was at that version."""
+        while self._version == version:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _note_change(self) -> None:
+        self._version += 1
+        self._changed.set()
+
+    def recovery_reports(self) -> list[jobmanager_pb2.RecoveryReport]:
+        """One for each leader that recovered the job, oldest first."""
+        reports = list(self._reports)
+        if self._observer is not None:
+            reports.append(self._observer.current(self._scheduler))
+        return reports[-REPORTS_MAX:]

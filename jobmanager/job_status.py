@@ -1,0 +1,131 @@
+"""A job as clients see it: made from the scheduler's state, never the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdover.runtime import Clock
+from holdover.v1 import common_pb2, events_pb2, job_pb2, jobmanager_pb2
+from jobmanager.job_store import StoredJob
+from jobmanager.scheduler.execution_graph import ExecutionGraph, ExecutionJobVertex, ExecutionVertex
+from jobmanager.scheduler.scheduler import Scheduler
+from jobmanager.scheduler.states import ExecutionState
+
+HISTORY_ENTRIES_MAX = 500
+
+
+class JobHistory:
+    """Every state that the job has had, over all leaders, with epochs and times; at most the last 500."""
+
+    def __init__(self, epoch: int, clock: Clock, submitted_wall_ms: int) -> None:
+        self._epoch = epoch
+        self._clock = clock
+        self._submitted_wall_ms = submitted_wall_ms
+        self._changes: list[events_pb2.JobStateChanged] = []
+
+    def replayed(self, changes: Sequence[events_pb2.JobStateChanged]) -> None:
+        """What the log says."""
+        self._changes = list(changes)[-HISTORY_ENTRIES_MAX:]
+
+    def add(self, state: int) -> None:
+        """The state changes now."""
+        change = events_pb2.JobStateChanged(
+            state=common_pb2.JobState.Name(state),
+            leader_epoch=self._epoch,
+            wall_ms=self._clock.wall_ms(),
+        )
+        self._changes = [*self._changes[1 - HISTORY_ENTRIES_MAX :], change]
+
+    def changes(self) -> list[events_pb2.JobStateChanged]:
+        """The changes, oldest first."""
+        return list(self._changes)
+
+    def entries(self) -> Iterable[jobmanager_pb2.JobStateEntry]:
+        """For a JobStatus: CREATED, then the changes."""
+        yield jobmanager_pb2.JobStateEntry(
+            state=common_pb2.JOB_STATE_CREATED, wall_ms=self._submitted_wall_ms
+        )
+        for change in self._changes:
+            yield jobmanager_pb2.JobStateEntry(
+                state=change.state, leader_epoch=change.leader_epoch, wall_ms=change.wall_ms
+            )
+
+
+def job_status(
+    job: StoredJob, scheduler: Scheduler, history: JobHistory, *, with_vertices: bool
+) -> jobmanager_pb2.JobStatus:
+    """The status of a job that this leader runs (the event log's part is added by the JobMaster)."""
+    graph = scheduler.graph
+    status = jobmanager_pb2.JobStatus(
+        job_id=job.job_id,
+        name=job.graph.name,
+        state=common_pb2.JobState.Name(graph.state),
+        history=history.entries(),
+        failure=graph.failure,
+        submitted_wall_ms=job.submitted_wall_ms,
+        waiting=scheduler.waiting,
+        restarts=scheduler.restart_strategy.restarts,
+        subtasks_total=sum(owner.parallelism for owner in graph.vertices.values()),
+        subtasks_finished=sum(owner.finished_count for owner in graph.vertices.values()),
+    )
+    if with_vertices:
+        status.vertices.extend(_vertex_status(owner) for owner in graph.vertices.values())
+    return status
+
+
+def _vertex_status(owner: ExecutionJobVertex) -> jobmanager_pb2.VertexStatus:
+    counts = [0] * (max(ExecutionState) + 1)
+    rows_in = rows_out = bytes_out = 0
+    for vertex in owner.subtasks:
+        counts[vertex.state] += 1
+        if vertex.finished is not None:
+            rows_in += vertex.finished.rows_in
+            rows_out += vertex.finished.rows_out
+            bytes_out += execution_bytes(vertex.finished)
+    return jobmanager_pb2.VertexStatus(
+        vertex_id=owner.vertex_id,
+        name=owner.vertex.name,
+        parallelism=owner.parallelism,
+        state_counts=counts,
+        rows_in=rows_in,
+        rows_out=rows_out,
+        bytes_out=bytes_out,
+    )
+
+
+def execution_bytes(execution: common_pb2.FinishedExecution) -> int:
+    """Bytes of an execution's partitions on disk."""
+    return sum(partition.data_bytes for partition in execution.partitions)
+
+
+def subtask_status(graph: ExecutionGraph, vertex: ExecutionVertex) -> jobmanager_pb2.SubtaskStatus:
+    """A subtask as a client sees it."""
+    finished = vertex.finished
+    return jobmanager_pb2.SubtaskStatus(
+        attempt=vertex.key(graph.job_id).to_proto(),
+        state=common_pb2.ExecutionState.Name(vertex.state),
+        worker_id=vertex.stored_at or (vertex.slot.worker_id if vertex.slot else ""),
+        bytes_out=execution_bytes(finished) if finished else 0,
+        duration_ms=finished.duration_ms if finished else 0,
+    )
+
+
+def result_files(graph: ExecutionGraph) -> list[jobmanager_pb2.ResultFile]:
+    """The files that the job's sinks have published."""
+    files = []
+    for owner in graph.vertices.values():
+        formats = [o.sink.format for o in owner.vertex.operators if o.HasField("sink")]
+        for vertex in owner.subtasks:
+            if vertex.finished is None:
+                continue
+            for file in vertex.finished.staged_files:
+                files.append(
+                    jobmanager_pb2.ResultFile(
+                        index=len(files),
+                        path=file.final_path,
+                        bytes=file.bytes,
+                        rows=file.rows,
+                        format=formats[0] if formats else job_pb2.FILE_FORMAT_UNSPECIFIED,
+                    )
+                )
+    return files

@@ -1,0 +1,400 @@
+"""The execution graph: what is true of a job.
+
+Two kinds of state live here. *Durable* state (parallelism, splits, finished subtasks, resets, the job's own
+state) changes only in `apply(event)`, the same function live and in replay, so that the state after a replay
+equals the state before the crash, less the lost tail. *Volatile* state (which attempt is scheduled, deployed,
+running, where) changes through the named methods and is gone with the JobManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from holdover.ids import AttemptKey
+from holdover.jobgraph import determinism_of
+from holdover.v1 import common_pb2, events_pb2, job_pb2
+from jobmanager.scheduler.signals import SlotId
+from jobmanager.scheduler.states import (
+    ACTIVE_EXECUTION_STATES,
+    ExecutionState,
+    JobState,
+    check_execution_transition,
+    check_job_transition,
+)
+
+SubtaskId = tuple[str, int]
+"""(vertex id, subtask)."""
+
+
+class ReplayError(Exception):
+    """An event contradicts the state that the events before it built: the log is not this job's history."""
+
+
+@dataclass(slots=True)
+class ExecutionVertex:
+    """One subtask with its current attempt."""
+
+    vertex_id: str
+    subtask: int
+    #: Number of the current attempt, or of the next one while the state is CREATED or SCHEDULED.
+    attempt: int = 0
+    #: Epoch of the leader that deployed the current attempt; 0 before.
+    epoch: int = 0
+    state: ExecutionState = ExecutionState.CREATED
+    #: Where the current attempt runs or ran; None while CREATED or SCHEDULED.
+    slot: SlotId | None = None
+    #: What the finished attempt left behind; set exactly while FINISHED.
+    finished: common_pb2.FinishedExecution | None = None
+    #: The worker that stores the partitions of the finished attempt, whether it is registered or not.
+    stored_at: str = ""
+    #: Whether that worker is registered with this leader and holds them.
+    available: bool = False
+    #: Splits handed to the current attempt, in order (sources).
+    splits: list[int] = field(default_factory=list)
+    #: Splits that every later attempt must read, because an earlier attempt's output of exactly these was
+    #: promised to consumers (sources that finished once); None if there are none.
+    pinned_splits: tuple[int, ...] | None = None
+    #: Not before a restart delay has passed.
+    held: bool = False
+
+    @property
+    def id(self) -> SubtaskId:
+        """Which subtask this is."""
+        return (self.vertex_id, self.subtask)
+
+    def key(self, job_id: str) -> AttemptKey:
+        """The name of the current attempt."""
+        return AttemptKey(job_id, self.vertex_id, self.subtask, self.attempt, self.epoch)
+
+
+@dataclass(slots=True)
+class Edge:
+    """One exchange, seen from both ends."""
+
+    index: int
+    source: str
+    source_output: int
+    target: str
+    target_input: int
+    kind: int
+
+    @property
+    def forward(self) -> bool:
+        """Whether subtask i reads only subtask i."""
+        return self.kind == job_pb2.DISTRIBUTION_KIND_FORWARD
+
+    @property
+    def broadcast(self) -> bool:
+        """Whether every subtask reads everything."""
+        return self.kind == job_pb2.DISTRIBUTION_KIND_BROADCAST
+
+
+class ExecutionJobVertex:
+    """A vertex with its subtasks; has none until it is initialized."""
+
+    def __init__(self, vertex: job_pb2.JobVertex, determinism: int) -> None:
+        self.vertex = vertex
+        self.vertex_id = vertex.vertex_id
+        self.determinism = determinism
+        self.in_edges: list[Edge] = []
+        self.out_edges: list[Edge] = []
+        self.subtasks: list[ExecutionVertex] = []
+        self.parallelism = 0
+        #: For each in-edge the bounds of ExecutionJobVertexInitialized; empty for broadcast and forward.
+        self.input_bounds: list[tuple[int, ...]] = []
+        self.splits: tuple[job_pb2.Split, ...] = ()
+        #: Number of FINISHED subtasks, and of those whose partitions are at a registered worker.
+        self.finished_count = 0
+        self.available_count = 0
+        #: Its partitions were released because every consumer had finished.
+        self.released = False
+
+    @property
+    def initialized(self) -> bool:
+        """Whether its shape is decided."""
+        return self.parallelism > 0
+
+    @property
+    def all_finished(self) -> bool:
+        """Whether every subtask is FINISHED."""
+        return self.initialized and self.finished_count == self.parallelism
+
+    @property
+    def source(self) -> job_pb2.Source | None:
+        """The source operator, if the vertex starts with one."""
+        first = self.vertex.operators[0] if self.vertex.operators else None
+        return first.source if first is not None and first.HasField("source") else None
+
+    @property
+    def is_sink(self) -> bool:
+        """Whether its subtasks stage files."""
+        return any(operator.HasField("sink") for operator in self.vertex.operators)
+
+
+class ExecutionGraph:
+    """All vertices of a job, the job's state, and nothing else."""
+
+    def __init__(self, job: job_pb2.JobGraph) -> None:
+        self.job = job
+        self.job_id = job.job_id
+        self.state = JobState.CREATED
+        self.failure: common_pb2.Failure | None = None
+        self.cancel_requested = False
+        self.commit: events_pb2.JobCommitStarted | None = None
+        levels = determinism_of(job)
+        self.vertices: dict[str, ExecutionJobVertex] = {
+            vertex.vertex_id: ExecutionJobVertex(vertex, levels[vertex.vertex_id])
+            for vertex in job.vertices
+        }
+        for index, edge in enumerate(job.edges):
+            output = self.vertices[edge.source_vertex_id].vertex.outputs[edge.source_output]
+            record = Edge(
+                index,
+                edge.source_vertex_id,
+                edge.source_output,
+                edge.target_vertex_id,
+                edge.target_input,
+                output.distribution.kind,
+            )
+            self.vertices[edge.source_vertex_id].out_edges.append(record)
+            self.vertices[edge.target_vertex_id].in_edges.append(record)
+
+    # -- durable state ------------------------------------------------------------------------------------
+
+    def apply(self, event: events_pb2.JobEvent) -> None:
+        """Change the durable state as the event says.
+
+        Raises:
+            ReplayError: the event contradicts the state (a log that is not this job's history).
+        """
+        kind = event.WhichOneof("kind")
+        if kind == "vertex_finished":
+            self._apply_finished(event.vertex_finished)
+        elif kind == "vertex_reset":
+            for subtask in event.vertex_reset.subtasks:
+                self._apply_reset(self.vertex_at(event.vertex_reset.vertex_id, subtask))
+        elif kind == "vertex_initialized":
+            self._apply_initialized(event.vertex_initialized)
+        elif kind == "job_state_changed":
+            after = JobState(event.job_state_changed.state)
+            check_job_transition(self.state, after)
+            self.state = after
+        elif kind == "cancel_requested":
+            self.cancel_requested = True
+        elif kind == "commit_started":
+            self.commit = event.commit_started
+        elif kind == "failure_recorded":
+            self.failure = event.failure_recorded.failure
+        elif kind == "attempts_raised":
+            raised = event.attempts_raised
+            for vertex, attempt in zip(
+                self._job_vertex(raised.vertex_id).subtasks, raised.next_attempts, strict=True
+            ):
+                vertex.attempt = max(vertex.attempt, attempt)
+        elif kind not in ("snapshot_begin", "snapshot_end"):
+            raise ReplayError(f"event of unknown kind {kind!r}")
+
+    def _apply_initialized(self, event: events_pb2.ExecutionJobVertexInitialized) -> None:
+        vertex = self._job_vertex(event.vertex_id)
+        if vertex.initialized or event.parallelism < 1:
+            raise ReplayError(f"vertex {event.vertex_id} is initialized twice or with no subtask")
+        if len(event.input_ranges) != len(vertex.in_edges):
+            raise ReplayError(f"vertex {event.vertex_id} has other inputs than its event")
+        vertex.parallelism = event.parallelism
+        vertex.input_bounds = [tuple(ranges.bounds) for ranges in event.input_ranges]
+        vertex.splits = tuple(event.splits)
+        vertex.subtasks = [ExecutionVertex(event.vertex_id, i) for i in range(event.parallelism)]
+
+    def _apply_finished(self, event: events_pb2.ExecutionVertexFinished) -> None:
+        key = event.execution.attempt
+        vertex = self.vertex_at(key.vertex_id, key.subtask)
+        if vertex.state is ExecutionState.FINISHED:
+            raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} finishes twice")
+        # An adopted attempt belongs to an earlier leader: whatever this leader had begun is over by now.
+        vertex.state = ExecutionState.FINISHED
+        vertex.attempt = key.attempt
+        vertex.epoch = key.leader_epoch
+        vertex.finished = event.execution
+        vertex.stored_at = event.location.worker_id
+        vertex.slot = None
+        vertex.held = False
+        vertex.splits = list(event.execution.splits)
+        self._job_vertex(key.vertex_id).finished_count += 1
+
+    def _apply_reset(self, vertex: ExecutionVertex) -> None:
+        if vertex.state is not ExecutionState.FINISHED:
+            raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} is reset unfinished")
+        owner = self._job_vertex(vertex.vertex_id)
+        if owner.source is not None:
+            vertex.pinned_splits = tuple(vertex.splits)
+        self.set_available(vertex, False)
+        owner.finished_count -= 1
+        owner.released = False
+        vertex.finished = None
+        vertex.stored_at = ""
+        self.renew(vertex)
+
+    def _job_vertex(self, vertex_id: str) -> ExecutionJobVertex:
+        vertex = self.vertices.get(vertex_id)
+        if vertex is None:
+            raise ReplayError(f"the job has no vertex {vertex_id!r}")
+        return vertex
+
+    def vertex_at(self, vertex_id: str, subtask: int) -> ExecutionVertex:
+        """The subtask of that name.
+
+        Raises:
+            ReplayError: there is none.
+        """
+        subtasks = self._job_vertex(vertex_id).subtasks
+        if not 0 <= subtask < len(subtasks):
+            raise ReplayError(f"vertex {vertex_id} has no subtask {subtask}")
+        return subtasks[subtask]
+
+    def find(self, key: AttemptKey) -> ExecutionVertex | None:
+        """The subtask that a report or an offer is about, whatever its current attempt; None if unknown."""
+        owner = self.vertices.get(key.vertex_id)
+        if owner is None or not 0 <= key.subtask < len(owner.subtasks):
+            return None
+        return owner.subtasks[key.subtask]
+
+    def snapshot_events(
+        self, history: Iterable[events_pb2.JobStateChanged]
+    ) -> list[events_pb2.JobEvent]:
+        """Events that lead a fresh graph to the present durable state (not the markers around them).
+
+        `history` are the changes of the job's state up to the present one, with their epochs and times.
+        """
+        events = []
+        for owner in self.vertices.values():
+            if not owner.initialized:
+                continue
+            initialized = events_pb2.ExecutionJobVertexInitialized(
+                vertex_id=owner.vertex_id,
+                parallelism=owner.parallelism,
+                input_ranges=[events_pb2.InputRanges(bounds=b) for b in owner.input_bounds],
+                splits=owner.splits,
+            )
+            events.append(events_pb2.JobEvent(vertex_initialized=initialized))
+            events.extend(self._snapshot_subtasks(owner))
+        if self.cancel_requested:
+            events.append(events_pb2.JobEvent(cancel_requested=events_pb2.JobCancelRequested()))
+        if self.failure is not None:
+            recorded = events_pb2.JobFailureRecorded(failure=self.failure)
+            events.append(events_pb2.JobEvent(failure_recorded=recorded))
+        if self.commit is not None:
+            events.append(events_pb2.JobEvent(commit_started=self.commit))
+        events.extend(events_pb2.JobEvent(job_state_changed=change) for change in history)
+        return events
+
+    def _snapshot_subtasks(self, owner: ExecutionJobVertex) -> Iterator[events_pb2.JobEvent]:
+        for vertex in owner.subtasks:
+            if vertex.state is not ExecutionState.FINISHED and vertex.pinned_splits is not None:
+                # A finished source that was reset: its splits stay with it.
+                pinned = common_pb2.FinishedExecution(
+                    attempt=vertex.key(self.job_id).to_proto(), splits=vertex.pinned_splits
+                )
+                finished = events_pb2.ExecutionVertexFinished(execution=pinned)
+                yield events_pb2.JobEvent(vertex_finished=finished)
+                yield events_pb2.JobEvent(
+                    vertex_reset=events_pb2.ExecutionVertexReset(
+                        vertex_id=owner.vertex_id, subtasks=[vertex.subtask]
+                    )
+                )
+            elif vertex.finished is not None:
+                finished = events_pb2.ExecutionVertexFinished(
+                    execution=vertex.finished,
+                    location=common_pb2.PartitionLocation(worker_id=vertex.stored_at),
+                )
+                yield events_pb2.JobEvent(vertex_finished=finished)
+        yield events_pb2.JobEvent(
+            attempts_raised=events_pb2.ExecutionAttemptsRaised(
+                vertex_id=owner.vertex_id, next_attempts=[v.attempt for v in owner.subtasks]
+            )
+        )
+
+    # -- volatile state -----------------------------------------------------------------------------------
+
+    def transition(self, vertex: ExecutionVertex, after: ExecutionState) -> None:
+        """Move the current attempt of a subtask to another state (not FINISHED: that is an event)."""
+        check_execution_transition(f"{vertex.vertex_id}/{vertex.subtask}", vertex.state, after)
+        vertex.state = after
+
+    def renew(self, vertex: ExecutionVertex) -> None:
+        """Take a subtask back to CREATED with the next attempt."""
+        if vertex.state not in (ExecutionState.CREATED, ExecutionState.SCHEDULED):
+            vertex.attempt += 1
+        vertex.state = ExecutionState.CREATED
+        vertex.epoch = 0
+        vertex.slot = None
+        vertex.splits = []
+
+    def set_available(self, vertex: ExecutionVertex, available: bool) -> None:
+        """Say whether the partitions of a finished subtask are at a registered worker."""
+        if vertex.available != available:
+            vertex.available = available
+            self.vertices[vertex.vertex_id].available_count += 1 if available else -1
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    def all_subtasks(self) -> Iterator[ExecutionVertex]:
+        """Every subtask of every initialized vertex, in the graph's order."""
+        for owner in self.vertices.values():
+            yield from owner.subtasks
+
+    def active(self) -> Iterator[ExecutionVertex]:
+        """Subtasks whose current attempt may occupy a slot."""
+        return (v for v in self.all_subtasks() if v.state in ACTIVE_EXECUTION_STATES)
+
+    def producers(self, vertex: ExecutionVertex) -> Iterator[ExecutionVertex]:
+        """The subtasks whose partitions a subtask reads."""
+        for edge in self.vertices[vertex.vertex_id].in_edges:
+            source = self.vertices[edge.source].subtasks
+            if edge.forward:
+                if vertex.subtask < len(source):
+                    yield source[vertex.subtask]
+            else:
+                yield from source
+
+    def consumers(self, vertex: ExecutionVertex) -> Iterator[ExecutionVertex]:
+        """The (initialized) subtasks that read a subtask's partitions."""
+        for edge in self.vertices[vertex.vertex_id].out_edges:
+            target = self.vertices[edge.target].subtasks
+            if edge.forward:
+                if vertex.subtask < len(target):
+                    yield target[vertex.subtask]
+            else:
+                yield from target
+
+    def needed(self, vertex: ExecutionVertex) -> bool:
+        """Whether some consumer of a finished subtask is unfinished or not yet initialized ("reserve")."""
+        for edge in self.vertices[vertex.vertex_id].out_edges:
+            target = self.vertices[edge.target]
+            if not target.initialized:
+                return True
+            if edge.forward:
+                if target.subtasks[vertex.subtask].state is not ExecutionState.FINISHED:
+                    return True
+            elif not target.all_finished:
+                return True
+        return False
+
+    def inputs_available(self, vertex: ExecutionVertex) -> bool:
+        """Whether everything that a subtask reads is finished and at registered workers.
+
+        Computed from state, so that recovered, rerun and never-lost inputs count the same (P13).
+        """
+        for edge in self.vertices[vertex.vertex_id].in_edges:
+            source = self.vertices[edge.source]
+            if edge.forward:
+                if not source.initialized or not source.subtasks[vertex.subtask].available:
+                    return False
+            elif not source.initialized or source.available_count < source.parallelism:
+                return False
+        return True
+
+    @property
+    def all_finished(self) -> bool:
+        """Whether every subtask of every vertex is FINISHED."""
+        return all(owner.all_finished for owner in self.vertices.values())

@@ -1,0 +1,109 @@
+"""Which subtasks must run again: the closure of a loss, and the restart strategy of failures.
+
+The set to reset is closed before anything is scheduled (P12, P16): upstream, until every input of everything
+that will run is there; downstream, where an indeterminate producer runs again and its old rows were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from holdover.v1 import events_pb2, job_pb2
+from jobmanager.scheduler.execution_graph import (
+    Edge,
+    ExecutionGraph,
+    ExecutionVertex,
+    SubtaskId,
+)
+from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState
+
+
+@dataclass(slots=True)
+class ResetPlan:
+    """What one loss costs."""
+
+    #: Finished subtasks that go back to CREATED, with the reason, in the order in which they were found.
+    resets: dict[SubtaskId, int] = field(default_factory=dict)
+    #: Active subtasks that have read (or may be reading) rows that will not come again.
+    restarts: dict[SubtaskId, None] = field(default_factory=dict)
+
+
+def plan_resets(
+    graph: ExecutionGraph,
+    lost: Iterable[tuple[ExecutionVertex, int]],
+    awaited: frozenset[SubtaskId] = frozenset(),
+) -> ResetPlan:
+    """Close a set of lost finished subtasks, each with its ResetReason.
+
+    Subtasks in `awaited` are finished and not available, but their worker may still come back: they are not
+    lost. Lost subtasks that nobody needs any more are left alone (P17), unless something that reruns needs them.
+    """
+    plan = ResetPlan()
+    pending: list[ExecutionVertex] = []
+    seen_edges: set[tuple[int, bool]] = set()
+
+    def add(vertex: ExecutionVertex, reason: int) -> None:
+        if vertex.state is ExecutionState.FINISHED and vertex.id not in plan.resets:
+            plan.resets[vertex.id] = reason
+            pending.append(vertex)
+
+    for vertex, reason in lost:
+        if graph.needed(vertex) or reason == events_pb2.RESET_REASON_STAGED_FILES_LOST:
+            add(vertex, reason)
+    while pending:
+        vertex = pending.pop()
+        owner = graph.vertices[vertex.vertex_id]
+        for edge in owner.in_edges:
+            for producer in _across(graph, edge, vertex, upstream=True, seen=seen_edges):
+                if not producer.available and producer.id not in awaited:
+                    add(producer, events_pb2.RESET_REASON_UPSTREAM_CLOSURE)
+        if owner.determinism != job_pb2.DETERMINISM_INDETERMINATE:
+            continue
+        for edge in owner.out_edges:
+            for consumer in _across(graph, edge, vertex, upstream=False, seen=seen_edges):
+                if consumer.state in ACTIVE_EXECUTION_STATES:
+                    plan.restarts[consumer.id] = None
+                add(consumer, events_pb2.RESET_REASON_INDETERMINATE_PRODUCER)
+    return plan
+
+
+def _across(
+    graph: ExecutionGraph,
+    edge: Edge,
+    vertex: ExecutionVertex,
+    *,
+    upstream: bool,
+    seen: set[tuple[int, bool]],
+) -> Iterable[ExecutionVertex]:
+    """The subtasks at the other end of an edge; an all-to-all edge is walked once for a whole plan."""
+    others = graph.vertices[edge.source if upstream else edge.target].subtasks
+    if edge.forward:
+        return others[vertex.subtask : vertex.subtask + 1]
+    if (edge.index, upstream) in seen:
+        return ()
+    seen.add((edge.index, upstream))
+    return others
+
+
+@dataclass(slots=True)
+class RestartStrategy:
+    """How often failed subtasks run again, and after which delay (`restart-strategy.type`).
+
+    The count is over the whole job and over its leader's life. `backoff_multiplier` 1 is the fixed delay.
+    """
+
+    attempts_max: int
+    delay_s: float
+    backoff_multiplier: float = 1.0
+    delay_s_max: float = float("inf")
+    jitter_factor: float = 0.0
+    restarts: int = 0
+
+    def next_delay_s(self) -> float | None:
+        """Count a failure: the delay before its subtask runs again; None when the job must fail."""
+        if self.restarts >= self.attempts_max:
+            return None
+        delay = min(self.delay_s * self.backoff_multiplier**self.restarts, self.delay_s_max)
+        self.restarts += 1
+        return delay

@@ -1,0 +1,147 @@
+"""The shape of a vertex: its parallelism and the subpartitions that each subtask reads.
+
+An explicit parallelism is taken as it is. An adaptive one is decided when all inputs are finished, from the
+bytes they produced (Flink's adaptive batch scheduler; FLIP-187). Once decided it is an event and never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from holdover.v1 import events_pb2, job_pb2
+from jobmanager.scheduler.execution_graph import Edge, ExecutionGraph, ExecutionJobVertex
+
+SEQUENCE_VALUE_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveParallelism:
+    """Bounds of an adaptive decision."""
+
+    parallelism_min: int
+    parallelism_max: int
+    bytes_per_task: int
+
+    def for_bytes(self, total_bytes: int) -> int:
+        """The parallelism for so many input bytes."""
+        wanted = -(-total_bytes // self.bytes_per_task)
+        return max(self.parallelism_min, min(self.parallelism_max, wanted))
+
+
+def split_bytes(split: job_pb2.Split) -> int:
+    """Size of a split, bytes."""
+    length = split.end - split.start
+    return length if split.path else length * SEQUENCE_VALUE_BYTES
+
+
+def initialize_source(
+    owner: ExecutionJobVertex, splits: Sequence[job_pb2.Split], adaptive: AdaptiveParallelism
+) -> events_pb2.ExecutionJobVertexInitialized:
+    """The shape of a vertex that starts with a source, now that its splits are known."""
+    parallelism = owner.vertex.parallelism
+    if parallelism == 0:
+        wanted = adaptive.for_bytes(sum(split_bytes(split) for split in splits))
+        parallelism = max(1, min(wanted, len(splits)))
+    return events_pb2.ExecutionJobVertexInitialized(
+        vertex_id=owner.vertex_id,
+        parallelism=parallelism,
+        splits=splits,
+        input_ranges=[_no_ranges(edge) for edge in owner.in_edges],
+    )
+
+
+def ready_to_initialize(graph: ExecutionGraph, owner: ExecutionJobVertex) -> bool:
+    """Whether the shape of a vertex without a source can be decided now."""
+    sources = [graph.vertices[edge.source] for edge in owner.in_edges]
+    if not all(source.initialized for source in sources):
+        return False
+    explicit = owner.vertex.parallelism > 0 or any(edge.forward for edge in owner.in_edges)
+    return explicit or all(source.all_finished for source in sources)
+
+
+def initialize_vertex(
+    graph: ExecutionGraph, owner: ExecutionJobVertex, adaptive: AdaptiveParallelism
+) -> events_pb2.ExecutionJobVertexInitialized:
+    """The shape of a vertex whose inputs allow the decision (`ready_to_initialize`).
+
+    All hash inputs get the same bounds, so that equal keys of all of them meet in one subtask.
+    """
+    spread = [edge for edge in owner.in_edges if not edge.forward and not edge.broadcast]
+    forward = next((edge for edge in owner.in_edges if edge.forward), None)
+    widths = {edge.index: _width(graph, edge) for edge in spread}
+    if owner.vertex.parallelism > 0:
+        parallelism = owner.vertex.parallelism
+    elif forward is not None:
+        parallelism = graph.vertices[forward.source].parallelism
+    elif spread:
+        total = sum(sum(_subpartition_bytes(graph, edge, widths[edge.index])) for edge in spread)
+        parallelism = min(adaptive.for_bytes(total), *widths.values())
+    else:
+        parallelism = adaptive.parallelism_min
+    weights: dict[int, list[int]] = {}
+    for edge in spread:
+        width = widths[edge.index]
+        sums = weights.setdefault(width, [0] * width)
+        for index, count in enumerate(_subpartition_bytes(graph, edge, width)):
+            sums[index] += count
+    ranges = []
+    for edge in owner.in_edges:
+        if edge.index not in widths:
+            ranges.append(events_pb2.InputRanges())
+        else:
+            bounds = balanced_bounds(weights[widths[edge.index]], parallelism)
+            ranges.append(events_pb2.InputRanges(bounds=bounds))
+    return events_pb2.ExecutionJobVertexInitialized(
+        vertex_id=owner.vertex_id, parallelism=parallelism, input_ranges=ranges
+    )
+
+
+def balanced_bounds(weights: Sequence[int], ranges: int) -> list[int]:
+    """Cut `weights` into contiguous ranges of about equal sums, none of them empty.
+
+    Returns `ranges + 1` ascending bounds. With as many weights as ranges each range holds one.
+
+    Raises:
+        ValueError: there are fewer weights than ranges.
+    """
+    if len(weights) < ranges:
+        raise ValueError(f"{len(weights)} subpartitions cannot feed {ranges} subtasks")
+    sums = list(accumulate(weights))
+    total = sums[-1]
+    bounds = [0]
+    position = 0
+    for index in range(1, ranges):
+        target = total * index / ranges
+        first, last = bounds[-1] + 1, len(weights) - (ranges - index)
+        position = max(position, first)
+        while position < last and sums[position - 1] < target:
+            position += 1
+        bounds.append(position)
+    return [*bounds, len(weights)]
+
+
+def _no_ranges(edge: Edge) -> events_pb2.InputRanges:
+    """A source's further inputs are broadcast or forward: they have no ranges."""
+    if not edge.broadcast and not edge.forward:
+        raise ValueError(f"vertex {edge.target} has a source and a {edge.kind} input")
+    return events_pb2.InputRanges()
+
+
+def _width(graph: ExecutionGraph, edge: Edge) -> int:
+    output = graph.vertices[edge.source].vertex.outputs[edge.source_output]
+    return output.subpartitions
+
+
+def _subpartition_bytes(graph: ExecutionGraph, edge: Edge, width: int) -> list[int]:
+    """Bytes of each subpartition over all finished producers; zeros where they are not known yet."""
+    sums = [0] * width
+    for vertex in graph.vertices[edge.source].subtasks:
+        if vertex.finished is None:
+            continue
+        for partition in vertex.finished.partitions:
+            if partition.output == edge.source_output:
+                for index, count in enumerate(partition.subpartition_bytes):
+                    sums[index] += count
+    return sums

@@ -1,0 +1,94 @@
+"""What a new leader awaits from the workers of its predecessors (FLIP-383, "recover from job events").
+
+Partitions to *reserve* (producer finished, some consumer not) are awaited until their worker registers. The wait
+ends when nothing is awaited any more, or by its timer. Beside it runs a short adoption window: a previous worker
+that has not registered yet may hold finished work that the log has lost, so until all previous workers are back,
+or the window's timer fires, no subtask is deployed that such an offer could finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from jobmanager.scheduler.execution_graph import ExecutionGraph, ExecutionVertex, SubtaskId
+from jobmanager.scheduler.states import ExecutionState
+
+WAIT_TIMER = "recovery-wait"
+ADOPTION_TIMER = "recovery-adoption"
+
+
+@dataclass(slots=True)
+class VertexCounts:
+    """What became of one vertex's subtasks in this recovery."""
+
+    finished_at_replay: int = 0
+    adopted: int = 0
+    resets: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class WorkerOffer:
+    """What one worker offered first to this leader."""
+
+    offered: int
+    accepted: int
+    late: bool
+
+
+class Reconciliation:
+    """The bookkeeping of one recovery of one job."""
+
+    def __init__(self, graph: ExecutionGraph, previous_workers: Iterable[str]) -> None:
+        stored_at = (v.stored_at for v in graph.all_subtasks() if v.finished is not None)
+        #: Resource ids that the leaders before knew, in the order of the record and the log.
+        self.previous_workers = dict.fromkeys((*previous_workers, *filter(None, stored_at)))
+        #: Finished subtasks whose partitions are to be reserved and have not been offered yet.
+        self.awaited: dict[SubtaskId, None] = {
+            v.id: None
+            for v in graph.all_subtasks()
+            if v.state is ExecutionState.FINISHED and graph.needed(v)
+        }
+        #: Awaited partitions that are known to be gone; reset together when the wait ends.
+        self.missing: dict[SubtaskId, None] = {}
+        #: What each worker offered when it registered first.
+        self.offers: dict[str, WorkerOffer] = {}
+        self.waiting = True
+        self.adopting = bool(self.previous_workers)
+        self.ended_early = False
+        #: Bytes of the partitions that were offered and taken.
+        self.bytes_kept = 0
+        self.counts = {vertex_id: VertexCounts() for vertex_id in graph.vertices}
+        for vertex_id, owner in graph.vertices.items():
+            self.counts[vertex_id].finished_at_replay = owner.finished_count
+
+    @property
+    def open(self) -> bool:
+        """Whether a worker's first offer still comes in time."""
+        return self.waiting or self.adopting
+
+    def is_late(self, worker_id: str) -> bool:
+        """Whether this worker's offers of earlier epochs are rejected.
+
+        Only a worker whose *first* offer to this leader comes after the wait is late; what it says later about
+        the same work does not change that, and repeating an accepted offer changes nothing.
+        """
+        offer = self.offers.get(worker_id)
+        return offer.late if offer is not None else not self.open
+
+    def offered(self, worker_id: str, offered: int, accepted: int) -> None:
+        """Note a worker's first offer; when all previous workers have come the adoption window closes."""
+        if worker_id not in self.offers:
+            self.offers[worker_id] = WorkerOffer(offered, accepted, late=not self.open)
+        if all(worker in self.offers for worker in self.previous_workers):
+            self.adopting = False
+
+    def found(self, vertex: ExecutionVertex) -> None:
+        """An awaited partition was offered."""
+        self.awaited.pop(vertex.id, None)
+        self.missing.pop(vertex.id, None)
+
+    def gone(self, vertex: ExecutionVertex) -> None:
+        """An awaited partition is known not to come: its worker is back without it, or lost."""
+        if self.awaited.pop(vertex.id, 0) is None:
+            self.missing[vertex.id] = None

@@ -1,0 +1,69 @@
+"""The slots that a job holds, and which attempt runs in each."""
+
+from __future__ import annotations
+
+from jobmanager.scheduler.execution_graph import SubtaskId
+from jobmanager.scheduler.signals import SlotId
+
+
+class SlotPool:
+    """Slots granted to a job by the ResourceManager: free ones and occupied ones, each exactly once."""
+
+    def __init__(self) -> None:
+        #: Free slots, the longest free one first.
+        self._free: dict[SlotId, None] = {}
+        self._occupied: dict[SlotId, SubtaskId] = {}
+
+    def __len__(self) -> int:
+        return len(self._free) + len(self._occupied)
+
+    @property
+    def free_count(self) -> int:
+        """Number of free slots."""
+        return len(self._free)
+
+    @property
+    def occupied_count(self) -> int:
+        """Number of slots in which an attempt may run."""
+        return len(self._occupied)
+
+    def grant(self, slots: tuple[SlotId, ...]) -> None:
+        """Take slots into the pool; one that is there already stays as it is."""
+        for slot in slots:
+            if slot not in self._occupied:
+                self._free[slot] = None
+
+    def take(self, subtask: SubtaskId, prefer_worker: str | None = None) -> SlotId:
+        """Occupy a free slot, at `prefer_worker` where it has one.
+
+        Raises:
+            KeyError: no slot is free.
+        """
+        slot = next((s for s in self._free if s.worker_id == prefer_worker), None)
+        if slot is None:
+            slot = next(iter(self._free), None)
+        if slot is None:
+            raise KeyError("no slot is free")
+        del self._free[slot]
+        self._occupied[slot] = subtask
+        return slot
+
+    def vacate(self, slot: SlotId, subtask: SubtaskId) -> bool:
+        """Free a slot that a subtask occupied; False if it no longer did (the worker was lost)."""
+        if self._occupied.get(slot) != subtask:
+            return False
+        del self._occupied[slot]
+        self._free[slot] = None
+        return True
+
+    def give_back(self, count: int | None = None) -> tuple[SlotId, ...]:
+        """Take up to `count` free slots (all, if None) out of the pool."""
+        slots = tuple(self._free)[:count]
+        for slot in slots:
+            del self._free[slot]
+        return slots
+
+    def lose_worker(self, worker_id: str) -> None:
+        """Forget all slots of a worker."""
+        self._free = {s: None for s in self._free if s.worker_id != worker_id}
+        self._occupied = {s: v for s, v in self._occupied.items() if s.worker_id != worker_id}

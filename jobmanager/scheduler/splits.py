@@ -1,0 +1,54 @@
+"""The split enumerator of a source: hands splits to attempts, once each.
+
+What finished attempts have read is in the job's events, so the enumerator needs no snapshot of its own: after a
+replay the splits that no finished subtask has read are handed out again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from holdover.v1 import job_pb2
+from jobmanager.scheduler.execution_graph import ExecutionJobVertex, ExecutionVertex
+
+
+class SplitEnumerator:
+    """The unread splits of one source vertex."""
+
+    def __init__(self, owner: ExecutionJobVertex) -> None:
+        self._owner = owner
+        taken = {
+            index
+            for vertex in owner.subtasks
+            for index in (*vertex.splits, *(vertex.pinned_splits or ()))
+        }
+        self._unread = deque(s.index for s in owner.splits if s.index not in taken)
+
+    def next_split(self, vertex: ExecutionVertex, received: int) -> job_pb2.Split | None:
+        """The split after the first `received` ones of the current attempt; None when there are no more.
+
+        Asking again with the same `received` gives the same answer, so a lost answer loses no split. A subtask
+        that has finished before reads exactly the splits it read then.
+        """
+        if vertex.pinned_splits is not None:
+            vertex.splits = list(vertex.pinned_splits)
+        if received < len(vertex.splits):
+            return self._owner.splits[vertex.splits[received]]
+        if vertex.pinned_splits is not None or not self._unread:
+            return None
+        index = self._unread.popleft()
+        vertex.splits.append(index)
+        return self._owner.splits[index]
+
+    def give_back(self, splits: list[int]) -> None:
+        """The attempt that had these splits will not finish: others may read them."""
+        self._unread.extendleft(reversed(splits))
+
+    def claim(self, splits: list[int]) -> bool:
+        """Take splits that an adopted attempt has read; False, and nothing taken, if one is taken already."""
+        unread = set(self._unread)
+        if not unread.issuperset(splits):
+            return False
+        claimed = set(splits)
+        self._unread = deque(index for index in self._unread if index not in claimed)
+        return True

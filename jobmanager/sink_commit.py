@@ -1,0 +1,97 @@
+"""Publishing the output of a job: by renaming, each file once, and a `_SUCCESS` file at the end.
+
+The protocol (P45): `JobCommitStarted` with the list of files is durable before the first rename. A commit that a
+JobManager's death interrupted is taken up by the next one from the same list, and resolved by looking: a file
+that is staged is renamed, one that is not staged but published was renamed before. No other attempt's files are
+ever touched.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+
+from holdover.runtime import Disk
+from holdover.v1 import common_pb2
+
+SUCCESS_FILE = "_SUCCESS"
+
+
+class CommitImpossible(Exception):
+    """A file to be published is neither staged nor published, or the directory holds foreign files."""
+
+
+def staging_directory(output_directory: str, job_id: str) -> str:
+    """Where the attempts of a job stage their files for one sink."""
+    return posixpath.join(output_directory, f".staging-{job_id}")
+
+
+async def missing_staged_files(
+    disk: Disk, files: Iterable[common_pb2.StagedFile]
+) -> tuple[str, ...]:
+    """The staged paths that do not exist or have another size than was reported."""
+    missing = []
+    for file in files:
+        found = await disk.stat(file.staged_path)
+        if found is None or found.bytes != file.bytes:
+            missing.append(file.staged_path)
+    return tuple(missing)
+
+
+async def foreign_file(
+    disk: Disk, output_directories: Iterable[str], expected: frozenset[str] = frozenset()
+) -> str | None:
+    """A file in an output directory that is neither staging nor in `expected`; None if there is none."""
+    for directory in output_directories:
+        if await disk.stat(directory) is None:
+            continue
+        for entry in await disk.list_directory(directory):
+            path = posixpath.join(directory, entry.name)
+            if not entry.name.startswith(".staging-") and path not in expected:
+                return path
+    return None
+
+
+async def publish(
+    disk: Disk,
+    job_id: str,
+    files: Iterable[common_pb2.StagedFile],
+    output_directories: Iterable[str],
+) -> None:
+    """Publish all files of all sinks, then mark each output directory; may be repeated at any point.
+
+    Raises:
+        CommitImpossible: the output cannot be completed from what is there.
+        OSError: storage does not work at present; to be tried again.
+    """
+    files, directories = tuple(files), tuple(output_directories)
+    success = {posixpath.join(directory, SUCCESS_FILE) for directory in directories}
+    expected = frozenset(success | {file.final_path for file in files})
+    foreign = await foreign_file(disk, directories, expected)
+    if foreign is not None:
+        raise CommitImpossible(
+            f"{foreign} was written into the output directory by somebody else while the job ran; "
+            "nothing more is published there"
+        )
+    for file in files:
+        if await disk.stat(file.staged_path) is not None:
+            await disk.rename(file.staged_path, file.final_path)
+            continue
+        published = await disk.stat(file.final_path)
+        if published is None or published.bytes != file.bytes:
+            raise CommitImpossible(
+                f"{file.final_path} cannot be published: {file.staged_path} is gone"
+            )
+    for directory in directories:
+        await disk.make_directories(directory)
+        await disk.sync_directory(directory)
+    # The success marks come last: each one says that the output of all sinks is complete.
+    for path in sorted(success):
+        await disk.publish(path, b"")
+    await remove_staging(disk, job_id, directories)
+
+
+async def remove_staging(disk: Disk, job_id: str, output_directories: Iterable[str]) -> None:
+    """Delete what attempts of the job have staged; an output directory that is then empty stays."""
+    for directory in output_directories:
+        await disk.remove_tree(staging_directory(directory, job_id), missing_ok=True)

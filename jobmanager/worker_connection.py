@@ -1,0 +1,242 @@
+"""The JobManager's side of one registered TaskManager: orders go out one call at a time, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from holdover.coordination.heartbeat import RpcFailureCounter
+from holdover.ids import AttemptKey
+from holdover.runtime import Runtime
+from holdover.runtime.log import Log
+from holdover.v1 import taskmanager_pb2, taskmanager_pb2_grpc
+
+DEPLOY_BYTES_MAX = 3 * 1024 * 1024
+KEYS_PER_CALL_MAX = 1000
+RETRY_DELAY_S = 0.1
+
+_log = Log(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DeployOrder:
+    """Start an attempt; `refused(reason)` if the TaskManager does not take it."""
+
+    task: taskmanager_pb2.TaskDeployment
+    refused: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOrder:
+    """Cancel an attempt; `unknown()` if it does not run there."""
+
+    key: AttemptKey
+    unknown: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseOrder:
+    """Delete the partitions of attempts."""
+
+    keys: tuple[AttemptKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseJobOrder:
+    """Delete all of a job."""
+
+    job_id: str
+
+
+Order = DeployOrder | CancelOrder | ReleaseOrder | ReleaseJobOrder
+
+
+@dataclass(slots=True)
+class WorkerFacts:
+    """What a TaskManager last said of itself."""
+
+    disk_free_bytes: int = 0
+    loop_lag_ms: int = 0
+    last_heartbeat_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCallbacks:
+    """What the connection tells its owner."""
+
+    lost: Callable[[WorkerConnection, str], None]
+    deposed: Callable[[], None]
+
+
+class WorkerConnection:
+    """One registration of one TaskManager."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        header: taskmanager_pb2.RegisterHeader,
+        registration_id: str,
+        epoch: int,
+        call_timeout_s: float,
+        failure_threshold: int,
+        callbacks: WorkerCallbacks,
+    ) -> None:
+        self.worker_id = header.resource_id
+        self.incarnation = header.incarnation
+        self.address = header.address
+        self.data_address = header.data_address
+        self.slots = header.slots
+        self.registration_id = registration_id
+        self.facts = WorkerFacts(last_heartbeat_s=runtime.clock.monotonic_s())
+        #: Set once the TaskManager knows that it is registered: only then it takes tasks.
+        self.session_open = False
+        #: Slot index -> job that holds it; free slots are absent.
+        self.holders: dict[int, str] = {}
+        self.closed = asyncio.Event()
+        #: Set when the TaskManager is to say anew what it holds.
+        self.register_again = asyncio.Event()
+        self._epoch = epoch
+        self._call_timeout_s = call_timeout_s
+        self._failures = RpcFailureCounter(failure_threshold)
+        self._callbacks = callbacks
+        self._channel = runtime.network.channel(header.address)
+        self._stub = taskmanager_pb2_grpc.TaskExecutorStub(self._channel)
+        self._orders: deque[Order] = deque()
+        self._wake = asyncio.Event()
+
+    def give(self, order: Order) -> None:
+        """Queue an order. The queue holds at most what the scheduler has slots and partitions for."""
+        self._orders.append(order)
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Say no more to the TaskManager; orders that wait are dropped (their attempts are lost)."""
+        self.closed.set()
+        self.register_again.set()
+        self._orders.clear()
+        await self._channel.close()
+
+    async def run(self) -> None:
+        """Carry orders out until the TaskManager is lost or the connection is closed."""
+        while not self.closed.is_set():
+            await self._wake.wait()
+            self._wake.clear()
+            while self._orders and not self.closed.is_set():
+                batch = self._next_batch()
+                while not await self._carry_out(batch):
+                    if self.closed.is_set():
+                        return
+                    await asyncio.sleep(RETRY_DELAY_S)
+        # A closed connection has nothing left to do; its owner cancels this loop.
+        await asyncio.Event().wait()
+
+    async def confirm(self) -> None:
+        """Ask whether the TaskManager lives, until it answers or counts as lost."""
+        request = taskmanager_pb2.PingRequest(
+            leader_epoch=self._epoch, registration_id=self.registration_id
+        )
+        while not self.closed.is_set():
+            try:
+                answer = await self._stub.Ping(request, timeout=self._call_timeout_s)
+            except grpc.aio.AioRpcError as error:
+                self._failed(error)
+                await asyncio.sleep(RETRY_DELAY_S)
+                continue
+            self._failures.success()
+            if not answer.registered:
+                self._callbacks.lost(self, "it has given its registration up")
+            return
+
+    def _next_batch(self) -> list[Order]:
+        """The longest run of orders of one kind that fits into one call."""
+        first = self._orders.popleft()
+        batch, size = [first], _order_bytes(first)
+        while self._orders and not isinstance(first, ReleaseJobOrder):
+            order = self._orders[0]
+            size += _order_bytes(order)
+            too_many = sum(_order_keys(o) for o in batch) + _order_keys(order) > KEYS_PER_CALL_MAX
+            if type(order) is not type(first) or size > DEPLOY_BYTES_MAX or too_many:
+                break
+            batch.append(self._orders.popleft())
+        return batch
+
+    async def _carry_out(self, batch: list[Order]) -> bool:
+        """One call; False when it is to be repeated (receivers are idempotent)."""
+        try:
+            if isinstance(batch[0], DeployOrder):
+                await self._deploy([o for o in batch if isinstance(o, DeployOrder)])
+            elif isinstance(batch[0], CancelOrder):
+                await self._cancel([o for o in batch if isinstance(o, CancelOrder)])
+            elif isinstance(batch[0], ReleaseOrder):
+                await self._release([o for o in batch if isinstance(o, ReleaseOrder)])
+            else:
+                await self._release_job(batch[0])
+        except grpc.aio.AioRpcError as error:
+            self._failed(error)
+            return error.code() not in (
+                grpc.StatusCode.UNAVAILABLE,
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                grpc.StatusCode.CANCELLED,
+            )
+        self._failures.success()
+        return True
+
+    def _failed(self, error: grpc.aio.AioRpcError) -> None:
+        """A call failed: too often in a row, and the TaskManager is lost; refused, and we are deposed."""
+        if self.closed.is_set():
+            return
+        if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            self._callbacks.deposed()
+            return
+        _log.debug("call failed", worker=self.worker_id, code=error.code().name)
+        if self._failures.failure():
+            self._callbacks.lost(self, f"calls fail: {error.details()}")
+
+    async def _deploy(self, orders: list[DeployOrder]) -> None:
+        request = taskmanager_pb2.DeployTasksRequest(
+            leader_epoch=self._epoch,
+            registration_id=self.registration_id,
+            tasks=[order.task for order in orders],
+        )
+        answer = await self._stub.DeployTasks(request, timeout=self._call_timeout_s)
+        refusals = {AttemptKey.from_proto(r.attempt): r.reason for r in answer.refusals}
+        for order in orders:
+            reason = refusals.get(AttemptKey.from_proto(order.task.attempt))
+            if reason is not None:
+                _log.warning("deployment refused", worker=self.worker_id, reason=reason)
+                order.refused(reason)
+
+    async def _cancel(self, orders: list[CancelOrder]) -> None:
+        request = taskmanager_pb2.CancelTasksRequest(
+            leader_epoch=self._epoch, attempts=[order.key.to_proto() for order in orders]
+        )
+        answer = await self._stub.CancelTasks(request, timeout=self._call_timeout_s)
+        unknown = [AttemptKey.from_proto(attempt) for attempt in answer.unknown]
+        for order in orders:
+            if order.key in unknown:
+                order.unknown()
+
+    async def _release(self, orders: list[ReleaseOrder]) -> None:
+        request = taskmanager_pb2.ReleasePartitionsRequest(
+            leader_epoch=self._epoch,
+            attempts=[key.to_proto() for order in orders for key in order.keys],
+        )
+        await self._stub.ReleasePartitions(request, timeout=self._call_timeout_s)
+
+    async def _release_job(self, order: Order) -> None:
+        assert isinstance(order, ReleaseJobOrder)
+        request = taskmanager_pb2.ReleaseJobRequest(leader_epoch=self._epoch, job_id=order.job_id)
+        await self._stub.ReleaseJob(request, timeout=self._call_timeout_s)
+
+
+def _order_bytes(order: Order) -> int:
+    return order.task.ByteSize() if isinstance(order, DeployOrder) else 0
+
+
+def _order_keys(order: Order) -> int:
+    return len(order.keys) if isinstance(order, ReleaseOrder) else 1
