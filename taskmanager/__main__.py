@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import sys
+from typing import Any
 
 from holdover import config as options
 from holdover.config import Configuration
@@ -54,7 +55,8 @@ async def _serve(configuration: Configuration) -> int:
     reason = "it could not start"
     try:
         await taskmanager.start()
-        await asyncio.wait([stopping, taskmanager.failed], return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [stopping, taskmanager.failed]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         reason = "it was told to stop" if stopping.done() else "a background loop has ended"
     finally:
         stopping.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -16,10 +17,12 @@ from holdover.v1.taskmanager_pb2 import (
     RequestSplitRequest,
     RequestSplitResponse,
 )
-from holdover.v1.taskmanager_pb2_grpc import ResourceManagerAsyncStub
 from taskmanager.jobmanager_connection import JobManagerConnection, Registration
 from taskmanager.report_queue import ReportQueue
 from taskmanager.rpc_call import CallFailed, answer
+
+if TYPE_CHECKING:
+    from holdover.v1.taskmanager_pb2_grpc import ResourceManagerAsyncStub
 
 _log = Log(__name__)
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc.aio
 
@@ -29,10 +29,13 @@ from holdover.v1.taskmanager_pb2 import (
     SessionRequest,
     UnregisterRequest,
 )
-from holdover.v1.taskmanager_pb2_grpc import ResourceManagerAsyncStub, ResourceManagerStub
+from holdover.v1.taskmanager_pb2_grpc import ResourceManagerStub
 from taskmanager.leader_finder import LeaderCandidate, LeaderFinder
 from taskmanager.registration import Inventory, RegistrationAnswer, register
 from taskmanager.rpc_call import CallFailed, answer
+
+if TYPE_CHECKING:
+    from holdover.v1.taskmanager_pb2_grpc import ResourceManagerAsyncStub
 
 ResultT = TypeVar("ResultT")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from holdover import config as options
@@ -142,7 +141,7 @@ class TaskManager:
     async def _serving(self, bind_address: str, executor: TaskExecutor) -> Server:
         server = self._runtime.network.server(bind_address)
         server.add(add_TaskExecutorServicer_to_server, TaskExecutorService(executor))
-        status = health.HealthServicer()
+        status = health.aio.HealthServicer()
         for name in ("", SERVICE_NAME):
             await status.set(name, health_pb2.HealthCheckResponse.SERVING)
         server.add(health_pb2_grpc.add_HealthServicer_to_server, status)

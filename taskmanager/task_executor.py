@@ -361,6 +361,9 @@ class TaskExecutor:
 
     async def _on_end(self, run: AttemptRun, end: RunEnd) -> None:
         key = run.key
+        if end.finished is not None and key in self._offered_as_running and run.is_cancelled():
+            # A leader is being told that it runs: whether it hears that, is known in a moment.
+            await self.connection.settled(self._call_timeout_s)
         if end.finished is not None and self._keeps(run):
             self._slots.free(key)
             self._finished.add(key, end.finished)

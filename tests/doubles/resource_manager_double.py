@@ -159,6 +159,10 @@ class ResourceManagerDouble(ResourceManagerServicer):
                 f" reports {self.reports}"
             ) from None
 
+    async def until_state(self, key: AttemptKey, state: str) -> None:
+        """Wait until the attempt was reported in this state, and in no other but RUNNING."""
+        await self.until(lambda: self.states(key) == [state], f"{key} {state}")
+
     # ------------------------------------------------------------------ the service
 
     async def Register(
