@@ -77,7 +77,6 @@ async def _start(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    import asyncio
     import os
 
     from holdover.cli.local_cluster import LocalCluster
@@ -89,11 +88,7 @@ async def _start(
     options = {entry.key: entry.value for entry in settings.to_entries()}
     slots = slots or int(options.get(TASKMANAGER_NUMBER_OF_TASK_SLOTS.key, _SLOTS))
     cluster = LocalCluster(directory, taskmanagers=taskmanagers, slots=slots, options=options)
-    try:
-        await cluster.start(timeout_s)
-    except asyncio.CancelledError:
-        await cluster.stop()
-        raise
+    await cluster.start(timeout_s)
     if as_json:
         write_json(_local(cluster))
         return

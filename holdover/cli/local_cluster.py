@@ -94,11 +94,7 @@ class LocalCluster:
         self._read_record()
 
     async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            await self.stop()
-            raise
+        await self.start()
         return self
 
     async def __aexit__(
@@ -160,8 +156,8 @@ class LocalCluster:
     async def start(self, timeout_s: float = 30.0) -> None:
         """Start all processes and wait until the leader is ready and all TaskManagers registered.
 
-        Raises LocalClusterError, with the end of the log, when one of them ends or time is up.
-        Processes that were started meanwhile go on; `stop` ends them.
+        Raises LocalClusterError, with the end of the log, when one of them ends or time is up;
+        everything is stopped again then.
         """
         living = self.processes()
         if living:
@@ -170,10 +166,14 @@ class LocalCluster:
                 f"a cluster runs already in {self.directory}: {names};"
                 " stop it first (holdover cluster stop), or choose another --directory"
             )
-        self.start_jobmanager()
-        for index in range(self.taskmanagers):
-            self.start_taskmanager(index)
-        await self.wait_until_ready(self.taskmanagers, timeout_s)
+        try:
+            self.start_jobmanager()
+            for index in range(self.taskmanagers):
+                self.start_taskmanager(index)
+            await self.wait_until_ready(self.taskmanagers, timeout_s)
+        except BaseException:
+            await self.stop()
+            raise
 
     def start_jobmanager(self) -> int:
         """Start the JobManager, at the address it had before, and return its pid at once."""

@@ -88,6 +88,7 @@ async def test_a_process_that_ends_while_starting_is_reported_with_its_log(
     cluster.options["log.level"] = "ERROR"
     with pytest.raises(LocalClusterError, match=r"(?s)exited with code 1.*refuses to start"):
         await cluster.start()
+    assert marked(cluster) == 0
 
 
 async def test_a_cluster_that_does_not_become_ready_is_reported(cluster: LocalCluster) -> None:
