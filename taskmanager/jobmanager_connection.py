@@ -289,8 +289,8 @@ class JobManagerConnection:
         async with self._registering():
             stub = await self._open_channel(candidate.address)
             header = self._listener.header()
-            # A record older than what was seen is no knowledge of who leads.
-            header.leader_epoch = candidate.epoch if candidate.epoch >= self._epoch_seen else 0
+            # Tells a leader whose time is over that it is.
+            header.leader_epoch = max(candidate.epoch, self._epoch_seen)
             taken = False
             try:
                 answered = await register(
@@ -301,8 +301,7 @@ class JobManagerConnection:
             except EpochOver as over:
                 return str(over)
             except CallFailed as failed:
-                if failed.leader_hint:
-                    self._finder.hint(failed.leader_hint)
+                self._finder.hint(failed.leader_hint)
                 return str(failed)
             finally:
                 if not taken:
@@ -398,6 +397,7 @@ class JobManagerConnection:
             try:
                 await self._beat(registration, min(self._call_timeout_s, left_s))
             except CallFailed as failed:
+                self._finder.hint(failed.leader_hint)
                 pause_s = min(_RETRY_S, interval_s / 10)
                 if failed.silent:
                     continue  # heartbeat.timeout decides about silence

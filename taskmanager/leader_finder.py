@@ -32,8 +32,8 @@ class LeaderFinder:
         self._unreadable = False
 
     def hint(self, address: str) -> None:
-        """Remember an address that was named by another JobManager; the newest counts."""
-        self._hint = address
+        """Remember an address that another JobManager named, if it did; the newest counts."""
+        self._hint = address or self._hint
 
     async def candidates(self) -> list[LeaderCandidate]:
         """Whom to try now; never empty, no address twice."""

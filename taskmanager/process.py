@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
@@ -26,7 +28,8 @@ SERVICE_NAME = taskmanager_pb2.DESCRIPTOR.services_by_name["TaskExecutor"].full_
 #: Parts of an orderly end, which takes less than 5 s in all.
 _UNREGISTER_TIMEOUT_S = 1.0
 _SERVER_GRACE_S = 0.2
-_REMOVE_TIMEOUT_S = 2.0
+_CLOSE_TIMEOUT_S = 2.0
+_REMOVE_TIMEOUT_S = 1.5
 
 _TASK_ENTRY = "taskmanager.task:main"
 _TASK_PRELOAD = ("taskmanager.task",)
@@ -121,14 +124,23 @@ class TaskManager:
         await self._supervisor.close()
         if self._executor is not None:
             await self._executor.close()
-        if self._pool is not None:
-            await self._pool.close()
-        if self._server is not None:
-            await self._server.stop(_SERVER_GRACE_S)
-        if self._partition_server is not None:
-            await self._partition_server.stop()
+        await self._close_servers()
         if self._directory is not None:
             await self._remove(self._directory)
+
+    async def _close_servers(self) -> None:
+        closings: list[Coroutine[Any, Any, None]] = []
+        if self._pool is not None:
+            closings.append(self._pool.close())
+        if self._server is not None:
+            closings.append(self._server.stop(_SERVER_GRACE_S))
+        if self._partition_server is not None:
+            closings.append(self._partition_server.stop())
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await asyncio.gather(*closings)
+        except TimeoutError:
+            _log.warning("something does not close; ending without it")
 
     async def _remove(self, directory: WorkingDirectory) -> None:
         # The leader was told that this TaskManager leaves: nobody asks for its partitions again.
