@@ -139,10 +139,21 @@ class _Assembly:
             producer = port[0].node
             vertex = self._places[producer]
             alone = self._readers[producer] == 1
-            if alone and node.parallelism in (None, vertex.parallelism):
+            # Whoever reads splits cannot be one of those over whom rows are spread.
+            fits = not (vertex.operators[0].HasField("source") and self._spreads(node, position))
+            if alone and fits and node.parallelism in (None, vertex.parallelism):
                 return position
             return None
         return None
+
+    def _spreads(self, node: Node, chained: int) -> bool:
+        """Whether rows of another input than `chained` are spread over the operator's subtasks."""
+        others = [port for position, port in enumerate(node.ports) if position != chained]
+        return any(
+            part.exchanging is not None and part.exchanging.kind in ("hash", "rebalance", "range")
+            for port in others
+            for part in port
+        )
 
     def _parallelism(self, node: Node) -> int:
         if node.parallelism is not None:

@@ -297,15 +297,21 @@ def _check_exchanges(graph: JobGraph, index: JobGraphIndex) -> None:
             subpartitions = producer.outputs[edge.source_output].subpartitions
             if kind == job_pb2.DISTRIBUTION_KIND_FORWARD:
                 _check_forward(producer, vertex, leads, field)
+            elif kind in _PARTITIONED and vertex.operators[0].HasField("source"):
+                raise JobGraphError(
+                    field,
+                    f"spreads rows over {vertex.vertex_id!r}, which begins with a source: what"
+                    " its subtasks read beside their splits must be broadcast or forwarded",
+                )
             elif kind in _PARTITIONED and vertex.parallelism > subpartitions:
                 raise JobGraphError(
                     field,
                     f"feeds {vertex.parallelism} subtasks of {vertex.vertex_id!r} from"
                     f" {subpartitions} subpartitions: some would read nothing",
                 )
-            if kind == job_pb2.DISTRIBUTION_KIND_HASH and subpartitions != (
-                hashed or subpartitions
-            ):
+            if kind != job_pb2.DISTRIBUTION_KIND_HASH:
+                continue
+            if hashed not in (0, subpartitions):
                 raise JobGraphError(
                     field,
                     f"has {subpartitions} hash subpartitions, but another input of"

@@ -369,6 +369,17 @@ def test_nothing_is_forwarded_to_an_adaptive_source() -> None:
     assert "whose number of subtasks is that of 'v1' already" in refused(graph)
 
 
+def test_no_rows_are_spread_over_the_subtasks_of_a_source() -> None:
+    graph = JobGraph(job_id="j")
+    vertex(graph, source())
+    vertex(graph, source(), sql(("a", -1), ("b", 0)), parallelism=2)
+    join(graph, 0, 1, DISTRIBUTION_KIND_HASH)
+    assert refused(graph) == (
+        "edges[0]: spreads rows over 'v1', which begins with a source: what its subtasks read"
+        " beside their splits must be broadcast or forwarded"
+    )
+
+
 def test_sinks_have_different_directories() -> None:
     graph = JobGraph(job_id="j")
     vertex(graph, source(), sink("/out"))

@@ -194,6 +194,13 @@ def test_a_hash_join_reads_both_sides_equally_partitioned() -> None:
     assert edges(job) == ["v0.0 -hash(value)/128-> v2.0", "v1.0 -hash(value)/128-> v2.1"]
 
 
+def test_a_scan_is_not_chained_to_an_operator_over_which_other_rows_are_spread() -> None:
+    job = Job("j")
+    job.sql("select * from a, b", name="q", a=numbers(job), b=numbers(job).hash("value"))
+    assert vertices(job) == ["v0: sequence", "v1: sequence", "v2: q"]
+    assert edges(job) == ["v0.0 -forward/1-> v2.0", "v1.0 -hash(value)/128-> v2.1"]
+
+
 def test_a_second_table_without_exchange_is_forwarded() -> None:
     job = Job("j")
     left, right = numbers(job, parallelism=2), numbers(job, parallelism=2)
