@@ -54,6 +54,20 @@ def stop(directory: Directory = None, as_json: AsJson = False) -> None:
     run(_stop(local_directory(directory), as_json))
 
 
+@app.command("restart-jobmanager")
+def restart_jobmanager(
+    directory: Directory = None,
+    defines: Defines = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to become ready.")] = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Start a local cluster's JobManager again after its death, at the address it had.
+
+    It gets the options that the cluster was started with, and those given here.
+    """
+    run(_restart_jobmanager(local_directory(directory), defines, timeout, as_json))
+
+
 @app.command("status")
 def status(
     addresses: Addresses = None,
@@ -94,6 +108,28 @@ async def _start(
         return
     typer.echo(f"JobManager {cluster.address}, {taskmanagers} TaskManagers with {slots} slots each")
     typer.echo(f"logs: {cluster.log_path().parent}")
+
+
+async def _restart_jobmanager(
+    directory: Path, defines: list[str] | None, timeout_s: float, as_json: bool
+) -> None:
+    from holdover.cli.local_cluster import LocalCluster, LocalClusterError
+    from holdover.config import Configuration
+
+    given = Configuration.load(overrides=defines or ())
+    options = {entry.key: entry.value for entry in given.to_entries()}
+    cluster = LocalCluster(directory)
+    if not cluster.recorded():
+        raise LocalClusterError(
+            f"the local cluster in {directory} does not run: start it with `holdover cluster start`"
+        )
+    cluster.options |= options
+    cluster.start_jobmanager()
+    await cluster.wait_until_ready(0, timeout_s)
+    if as_json:
+        write_json(_local(cluster))
+    else:
+        typer.echo(f"JobManager {cluster.address}")
 
 
 async def _stop(directory: Path, as_json: bool) -> None:

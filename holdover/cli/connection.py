@@ -12,6 +12,7 @@ from holdover.cli.command_line import local_directory, tell
 from holdover.cli.local_cluster import LocalCluster, leader_lookup
 from holdover.client import Client, LeaderObserver
 from holdover.config import (
+    HIGH_AVAILABILITY_CLUSTER_ID,
     HIGH_AVAILABILITY_STORAGE_DIR,
     JOBMANAGER_RPC_ADDRESS,
     JOBMANAGER_RPC_PORT,
@@ -72,8 +73,9 @@ class Target:
             configured = [entry.key for entry in config.to_entries()]
             lookup = None
             if HIGH_AVAILABILITY_STORAGE_DIR.key in configured:
-                storage = Path(config.get(HIGH_AVAILABILITY_STORAGE_DIR))
-                lookup = leader_lookup(runtime, storage)
+                storage = config.get(HIGH_AVAILABILITY_STORAGE_DIR)
+                cluster_id = config.get(HIGH_AVAILABILITY_CLUSTER_ID)
+                lookup = leader_lookup(runtime, storage, cluster_id)
             address = f"{config.get(JOBMANAGER_RPC_ADDRESS)}:{config.get(JOBMANAGER_RPC_PORT)}"
             return Client(address, config, runtime, leader_lookup=lookup, observer=observer)
         directory = local_directory(self.directory)
@@ -84,7 +86,7 @@ class Target:
                 f"the local cluster in {directory} {state}: start it with `holdover cluster start`,"
                 " or name another's JobManager with --address HOST:PORT"
             )
-        lookup = leader_lookup(runtime, local.storage_directory)
+        lookup = local.leader_lookup()
         return Client(local.address, config, runtime, leader_lookup=lookup, observer=observer)
 
 

@@ -27,7 +27,7 @@ from holdover.cli.local_processes import (
     start_process,
 )
 from holdover.client import Client, LeaderLookup, LeaderObserver
-from holdover.config import Configuration
+from holdover.config import HIGH_AVAILABILITY_CLUSTER_ID, Configuration
 from holdover.coordination.file_leader import FileLeaderRetrieval
 from holdover.errors import ClusterError, HoldoverError
 from holdover.runtime import ExitStatus, Runtime
@@ -77,21 +77,25 @@ class LocalCluster:
             directory: of the cluster; made when missing.
             taskmanagers: their number; they are named `tm-0`, `tm-1`, ...
             slots: of each TaskManager.
-            options: of all processes, as after `-D`. Storage and partitions may be moved out of
-                `directory` by them; each TaskManager still has a place of its own.
+            options: of all processes, as after `-D`; those of the last start when None. They may
+                move storage and partitions out of `directory`; each TaskManager still has a place
+                of its own.
             environment: of the processes; this one's when None.
             runtime: for the connections to the cluster; this machine when None.
         """
         self.directory = Path(directory).absolute()
         self.taskmanagers = taskmanagers
         self.slots = slots
-        self.options = dict(options or {})
+        self.options: dict[str, str] = {}
         self._environment = dict(os.environ if environment is None else environment)
         self._runtime = runtime or real_runtime()
         self._processes: dict[str, ProcessIdentity] = {}
+        # Those whose unexpected end is an error while we wait for the cluster.
+        self._expected: list[str] = []
         self._address = ""
-        self._recorded_storage = ""
         self._read_record()
+        if options is not None:
+            self.options = dict(options)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -113,8 +117,7 @@ class LocalCluster:
     @property
     def storage_directory(self) -> Path:
         """Where jobs and their events are kept (`high-availability.storageDir`)."""
-        option = self.options.get("high-availability.storageDir")
-        return Path(option or self._recorded_storage or self.directory / "storage")
+        return Path(self.options.get("high-availability.storageDir", self.directory / "storage"))
 
     def taskmanager_name(self, index: int) -> str:
         """Resource id of a TaskManager, and the name of its log."""
@@ -149,9 +152,16 @@ class LocalCluster:
                 {k: v for k, v in self.options.items() if k.startswith(("client.", "rpc."))}
             ),
             self._runtime,
-            leader_lookup=leader_lookup(self._runtime, self.storage_directory),
+            leader_lookup=self.leader_lookup(),
             observer=observer,
         )
+
+    def leader_lookup(self) -> LeaderLookup:
+        """Finds the leader by its record, for a client of one's own making."""
+        cluster_id = self.options.get(
+            HIGH_AVAILABILITY_CLUSTER_ID.key, HIGH_AVAILABILITY_CLUSTER_ID.default
+        )
+        return leader_lookup(self._runtime, self.storage_directory, cluster_id)
 
     async def start(self, timeout_s: float = 30.0) -> None:
         """Start all processes and wait until the leader is ready and all TaskManagers registered.
@@ -210,12 +220,13 @@ class LocalCluster:
     async def wait_until_ready(self, taskmanagers: int, timeout_s: float = 30.0) -> None:
         """Wait until the leader is ready and so many TaskManagers are registered.
 
-        Raises LocalClusterError when time is up, or as soon as a recorded process has ended.
+        Raises LocalClusterError when time is up, or as soon as a process that was started by this
+        object has ended by itself.
         """
         waiter = asyncio.create_task(self._until_ready(taskmanagers))
         guards = {
-            asyncio.create_task(process.wait(2 * timeout_s)): name
-            for name, process in self._processes.items()
+            asyncio.create_task(self._processes[name].wait(2 * timeout_s)): name
+            for name in self._expected
         }
         try:
             done, _ = await asyncio.wait(
@@ -251,6 +262,7 @@ class LocalCluster:
                 raise LocalClusterError(f"processes {pids} of {self.directory} do not end")
             await _end(left, signal.SIGKILL, timeout_s)
         self._processes.clear()
+        self._expected.clear()
         if self.directory.exists():
             self._write_record()
 
@@ -272,6 +284,7 @@ class LocalCluster:
             arguments += ["-D", f"{key}={value}"]
         process = start_process(arguments, self._process_environment(), self.log_path(name))
         self._processes[name] = process
+        self._expected = [*(n for n in self._expected if n != name), name]
         self._write_record()
         return process.pid
 
@@ -288,6 +301,7 @@ class LocalCluster:
 
     async def _kill(self, name: str, signal_number: int) -> ExitStatus | None:
         process = self._processes.get(name)
+        self._expected = [expected for expected in self._expected if expected != name]
         if process is None or not process.send(signal_number):
             return None
         return await process.wait(timeout_s=30.0)
@@ -318,7 +332,7 @@ class LocalCluster:
         try:
             record: dict[str, Any] = json.loads(self._record_path.read_text(encoding="utf-8"))
             self._address = record["address"]
-            self._recorded_storage = record["storage_directory"]
+            self.options = record["options"]
             self._processes = {
                 p["name"]: ProcessIdentity(p["pid"], p["start_ticks"], p["boot_id"])
                 for p in record["processes"]
@@ -333,7 +347,7 @@ class LocalCluster:
         record = {
             "version": _RECORD_VERSION,
             "address": self._address,
-            "storage_directory": str(self.storage_directory),
+            "options": self.options,
             "processes": [
                 {"name": name, **dataclasses.asdict(process)}
                 for name, process in self._processes.items()
@@ -344,9 +358,9 @@ class LocalCluster:
         new.replace(self._record_path)
 
 
-def leader_lookup(runtime: Runtime, storage_directory: Path) -> LeaderLookup:
-    """Finds the leader by the record that it keeps in the storage directory."""
-    retrieval = FileLeaderRetrieval(runtime, str(storage_directory))
+def leader_lookup(runtime: Runtime, storage_directory: Path | str, cluster_id: str) -> LeaderLookup:
+    """Finds the leader by the record that it keeps in the cluster's storage directory."""
+    retrieval = FileLeaderRetrieval(runtime, f"{storage_directory}/{cluster_id}")
 
     async def lookup() -> str | None:
         try:

@@ -30,6 +30,8 @@ _PAUSE_FIRST_S = 0.1
 _PAUSE_MAX_S = 1.0
 # Even an attempt at the very end of a search is given the time for an answer.
 _ATTEMPT_MIN_S = 0.05
+# How often as much time the last attempts of a slow call get.
+_ATTEMPT_GROWTH_MAX = 8
 # Leaders announce new addresses; no more connections than this are kept.
 _CHANNELS_MAX = 16
 
@@ -176,17 +178,22 @@ class LeaderConnection:
     ) -> AnswerT:
         """The leader's answer to `invoke(stub, timeout_s)`, which must be safe to repeat.
 
-        `attempt_timeout_s` is for attempts that may take longer than `ClientTimeouts.call_s`.
+        `attempt_timeout_s` is for attempts that may take longer than `ClientTimeouts.call_s`. An
+        attempt whose time was up is given twice as much at the next, within limits: work that the
+        leader needs longer for, as it does on a busy machine, is not begun anew for ever.
         """
         await self._find()
         search = self._search()
         attempt_s = max(attempt_timeout_s, self.timeouts.call_s)
+        attempt_max_s = attempt_s * _ATTEMPT_GROWTH_MAX
         while True:
             address = await self._next_address(search)
             left_s = max(_ATTEMPT_MIN_S, search.deadline_s - self._runtime.clock.monotonic_s())
             try:
                 answer = await invoke(self._stub(address), min(attempt_s, left_s))
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    attempt_s = min(2 * attempt_s, attempt_max_s)
                 await self._after_error(search, address, error, job_id)
                 continue
             if self._accepts(search, address, answer.leader_epoch):

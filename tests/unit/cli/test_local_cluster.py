@@ -68,6 +68,21 @@ async def test_a_jobmanager_comes_back_at_its_address(cluster: LocalCluster) -> 
     assert cluster.log_text().count("started") == 2
 
 
+async def test_another_process_starts_the_jobmanager_again_with_its_options(
+    cluster: LocalCluster,
+) -> None:
+    cluster.options["log.level"] = "DEBUG"
+    await cluster.start()
+    await cluster.kill_jobmanager()
+    await cluster.kill_taskmanager(0)
+    found = LocalCluster(cluster.directory)
+    assert found.options == {"log.level": "DEBUG"}
+    found.start_jobmanager()
+    await found.wait_until_ready(0)
+    assert list(found.processes()) == ["jobmanager", "tm-1", "tm-2"]
+    await found.stop()
+
+
 async def test_a_taskmanager_is_killed_alone(cluster: LocalCluster) -> None:
     await cluster.start()
     await cluster.kill_taskmanager(1)
