@@ -22,6 +22,7 @@ from jobmanager.job_master import JobMaster
 from jobmanager.job_status import execution_bytes, subtask_status
 from jobmanager.job_store import JobAlreadyEnded
 from jobmanager.leader_state import LeadershipServices, LeaderState
+from jobmanager.scheduler.states import JobState
 
 PAGE_SIZE = 100
 PAGE_SIZE_MAX = 1000
@@ -63,7 +64,7 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
         answer.reconciling_job_ids.extend(
             master.job_id
             for master in services.dispatcher.masters()
-            if master.scheduler.graph.state == common_pb2.JOB_STATE_RECONCILING
+            if master.scheduler.graph.state is JobState.RECONCILING
         )
         return answer
 
@@ -132,7 +133,9 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
     async def WatchJob(  # noqa: N802
         self, request: jobmanager_pb2.WatchJobRequest, context: Context
     ) -> AsyncIterator[jobmanager_pb2.WatchJobResponse]:
-        """See the proto. A change is told within 100 ms, and silence never lasts longer than 2 s."""
+        """See the proto. A change is told within 100 ms, and silence never lasts longer than 2
+        s.
+        """
         services = await self._state.leading(context, request.leader_epoch)
         while self._state.services is services:
             master = services.dispatcher.master(request.job_id)
@@ -178,9 +181,7 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, f"the wish is not durable yet: {error}"
             )
-        return jobmanager_pb2.CancelJobResponse(
-            leader_epoch=services.epoch, state=common_pb2.JobState.Name(state)
-        )
+        return jobmanager_pb2.CancelJobResponse(leader_epoch=services.epoch, state=state)
 
     async def RetryJob(  # noqa: N802
         self, request: jobmanager_pb2.RetryJobRequest, context: Context

@@ -1,8 +1,11 @@
-"""All jobs of one leader: stored before a submission is acknowledged, recovered side by side, kept when ended."""
+"""All jobs of one leader: stored before a submission is acknowledged, recovered side by side, kept
+when ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +38,9 @@ class TooLateToCancel(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ParkedJob:
-    """A job that this leader does not run: its files cannot be read, or its recovery kills leaders."""
+    """A job that this leader does not run: its files cannot be read, or its recovery kills
+    leaders.
+    """
 
     job_id: str
     reason: str
@@ -60,7 +65,7 @@ class Dispatcher:
         #: Set once all jobs are loaded: before that nobody is told that a job is unknown.
         self.ready = asyncio.Event()
 
-    # -- loading ------------------------------------------------------------------------------------------
+    # Loading
 
     async def load(self) -> None:
         """Take up every job that has not ended. One that cannot be read stops no other (P10)."""
@@ -83,8 +88,8 @@ class Dispatcher:
         attempts = await self._store.raise_recovery_attempts(job.job_id)
         if attempts > RECOVERY_ATTEMPTS_MAX:
             reason = (
-                f"its recovery ended {RECOVERY_ATTEMPTS_MAX} JobManagers in a row; the other jobs go "
-                "on; retry or cancel it"
+                f"its recovery ended {RECOVERY_ATTEMPTS_MAX} JobManagers in a row; the other jobs"
+                " go on; retry or cancel it"
             )
             _log.error("job parked", job=job.job_id, reason=reason)
             self._parked[job.job_id] = ParkedJob(job.job_id, reason, job)
@@ -107,10 +112,11 @@ class Dispatcher:
         config = self._config.with_overrides(job.graph.options)
         return JobMaster(job, config, self._services, self._on_ended)
 
-    # -- submission ---------------------------------------------------------------------------------------
+    # Submission
 
     async def submit(self, graph: job_pb2.JobGraph) -> bool:
-        """Store and start a job; True if it was known already under this id, with the same graph (P43).
+        """Store and start a job; True if it was known already under this id, with the same graph
+        (P43).
 
         Raises:
             JobGraphError: the graph cannot run; names the field.
@@ -152,7 +158,9 @@ class Dispatcher:
         return False
 
     def _with_job_options(self, graph: job_pb2.JobGraph) -> job_pb2.JobGraph:
-        """The graph with every job-level option spelled out: it keeps its plan under any later leader."""
+        """The graph with every job-level option spelled out: it keeps its plan under any later
+        leader.
+        """
         try:
             config = self._config.with_overrides(graph.options)
         except ConfigurationError as error:
@@ -192,7 +200,7 @@ class Dispatcher:
                 "choose another one or remove it",
             )
 
-    # -- the end ------------------------------------------------------------------------------------------
+    # The end
 
     def _on_ended(self, archived: archive_pb2.ArchivedJob) -> None:
         job_id = archived.status.job_id
@@ -219,7 +227,7 @@ class Dispatcher:
         for master in list(self._masters.values()):
             await master.suspend()
 
-    # -- queries ------------------------------------------------------------------------------------------
+    # Queries
 
     def master(self, job_id: str) -> JobMaster | None:
         """The JobMaster of a job that this leader runs."""
@@ -264,7 +272,7 @@ class Dispatcher:
         parked = [_parked_status(parked) for parked in self._parked.values()]
         return [*running, *parked, *await self._store.list_archives()]
 
-    async def cancel(self, job_id: str) -> int:
+    async def cancel(self, job_id: str) -> common_pb2.JobState.ValueType:
         """Cancel a job; durable when this returns. The job's state.
 
         Raises:
@@ -274,14 +282,14 @@ class Dispatcher:
         if master is not None:
             if master.committing:
                 raise TooLateToCancel(job_id)
-            return await master.cancel()
+            return (await master.cancel()).value
         parked = self._parked.get(job_id)
         if parked is not None:
             return await self._cancel_parked(parked)
         archived = await self.archived(job_id)
         raise JobEndedAlready(common_pb2.JobState.Name(archived.status.state))
 
-    async def _cancel_parked(self, parked: ParkedJob) -> int:
+    async def _cancel_parked(self, parked: ParkedJob) -> common_pb2.JobState.ValueType:
         status = _parked_status(parked)
         status.state = common_pb2.JOB_STATE_CANCELED
         status.ended_wall_ms = self._services.runtime.clock.wall_ms()
@@ -338,7 +346,7 @@ class Dispatcher:
             ]
             known = sorted({*workers, *awaited})
             if known != written:
-                await self._retry_on_error(lambda known=known: self._store.write_workers(known))
+                await self._retry_on_error(functools.partial(self._store.write_workers, known))
                 written = known
 
     async def _retry_on_error(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+from typing import Any
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
@@ -197,12 +198,13 @@ class JobManager:
             for end in ends:
                 end.cancel()
 
-    async def _first_of(self, work: asyncio.Future[object]) -> None:
+    async def _first_of(self, work: asyncio.Future[Any]) -> None:
         """Wait for the work, an order to stop, or a fatal error (which is raised)."""
         assert self._failure is not None
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait([work, stopping, self._failure], return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [work, stopping, self._failure]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
         if self._failure.done():

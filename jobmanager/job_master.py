@@ -1,8 +1,8 @@
 """One job's shell: inbox -> scheduler -> event log -> actions.
 
-Every signal is handled in one step: the scheduler decides, the events are appended to the log (which never
-waits for the disk), the actions are carried out. What must be durable first waits for the log in a background
-task; its outcome returns as a signal.
+Every signal is handled in one step: the scheduler decides, the events are appended to the log
+(which never waits for the disk), the actions are carried out. What must be durable first waits for
+the log in a background task; its outcome returns as a signal.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from jobmanager.recovery import RecoveryObserver, replay_job
 from jobmanager.resource_manager import ResourceManager
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.execution_graph import ExecutionGraph, ReplayError
-from jobmanager.scheduler.scheduler import Decision, Scheduler
+from jobmanager.scheduler.scheduler import Scheduler
 from jobmanager.scheduler.states import InvalidTransition, JobState
 from jobmanager.split_enumeration import SourceUnreadable, enumerate_splits
 from jobmanager.worker_connection import CancelOrder, DeployOrder, ReleaseOrder
@@ -104,7 +105,7 @@ class JobMaster:
         self._scheduler = self._new_scheduler(ExecutionGraph(job.graph))
         self._events: JobEventWriter | DisabledJobEventWriter = DisabledJobEventWriter()
 
-    # -- life ---------------------------------------------------------------------------------------------
+    # Life
 
     def start(self, workers: Sequence[sig.WorkerRegistered]) -> None:
         """Run a job that has just been stored; `workers` are registered already."""
@@ -132,7 +133,9 @@ class JobMaster:
         self._run(sig.RecoveryStarted(tuple(previous_workers) if self._recoverable else ()))
 
     async def _replay(self) -> int:
-        """Bring the graph to what the log says; a damaged log is set aside and the job starts anew."""
+        """Bring the graph to what the log says; a damaged log is set aside and the job starts
+        anew.
+        """
         assert self._observer is not None
         directory = self._services.store.events_directory(self.job_id)
         graph = ExecutionGraph(self.job.graph)
@@ -185,7 +188,9 @@ class JobMaster:
             self.post(signal)
 
     async def suspend(self) -> None:
-        """This leader stops running the job; nothing of it is deleted, the next leader goes on (P31)."""
+        """This leader stops running the job; nothing of it is deleted, the next leader goes on
+        (P31).
+        """
         self._services.resources.forget_job(self.job_id)
         await self._stop()
 
@@ -197,7 +202,7 @@ class JobMaster:
         await self._events.close()
         self._note_change()
 
-    # -- the loop -----------------------------------------------------------------------------------------
+    # The loop
 
     def post(self, signal: sig.Signal) -> None:
         """Something happened; it is handled after all that happened before."""
@@ -260,7 +265,7 @@ class JobMaster:
 
     def _append(self, event: events_pb2.JobEvent) -> None:
         if event.HasField("job_state_changed"):
-            self._history.add(event.job_state_changed.state)
+            self._history.add(JobState(event.job_state_changed.state))
         self._events.append(event)
         if self._recovery_counted and event.WhichOneof("kind") == "vertex_finished":
             # The recovery has got to a new event: it is not what kills JobManagers.
@@ -279,12 +284,12 @@ class JobMaster:
             return
         if isinstance(signal, sig.WorkerRegistered):
             observer.worker_registered(signal.worker_id)
-        if before is JobState.RECONCILING or isinstance(signal, sig.RecoveryStarted):
-            if self._scheduler.graph.state is not JobState.RECONCILING:
-                observer.wait_ended()
-                observer.complete()
+        recovering = before is JobState.RECONCILING or isinstance(signal, sig.RecoveryStarted)
+        if recovering and self._scheduler.graph.state is not JobState.RECONCILING:
+            observer.wait_ended()
+            observer.complete()
 
-    # -- actions ------------------------------------------------------------------------------------------
+    # Actions
 
     def _perform(self, action: act.Action) -> None:
         resources = self._services.resources
@@ -413,7 +418,7 @@ class JobMaster:
         else:
             self.post(sig.CommitFinished())
 
-    # -- the end ------------------------------------------------------------------------------------------
+    # The end
 
     async def _end(self, action: act.EndJob) -> None:
         """Archive durably, and only then let anybody see the end, or delete anything (P44)."""
@@ -421,7 +426,7 @@ class JobMaster:
             await self._until_it_works("removing staged files", self._remove_staging)
         self._history.add(action.state)
         status = self.status()
-        status.state = action.state
+        status.state = action.state.value
         if action.failure is not None:
             status.failure.CopyFrom(action.failure)
         status.ended_wall_ms = self._services.runtime.clock.wall_ms()
@@ -458,7 +463,7 @@ class JobMaster:
         if isinstance(exception, Exception):
             self._fail_internally(exception)
 
-    # -- calls of TaskManagers ----------------------------------------------------------------------------
+    # Calls of TaskManagers
 
     async def register_worker(self, signal: sig.WorkerRegistered) -> list[act.RejectOffers]:
         """A worker registered; the answer is what it must delete."""
@@ -469,13 +474,14 @@ class JobMaster:
         """See `Scheduler.next_split`."""
         return self._scheduler.next_split(key, received)
 
-    # -- calls of clients ---------------------------------------------------------------------------------
+    # Calls of clients
 
     async def cancel(self) -> JobState:
         """Cancel the job; durable when this returns.
 
         Raises:
-            EventStoreDegraded: it could not be made durable in time; the job is being cancelled all the same.
+            EventStoreDegraded: it could not be made durable in time; the job is being cancelled
+            all the same.
         """
         await self.ask(sig.CancelRequested())
         await self._events.flush()

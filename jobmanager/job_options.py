@@ -5,9 +5,9 @@ from __future__ import annotations
 from holdover import config as options
 from holdover.config import Configuration
 from jobmanager.event_store import EventWriterSettings
+from jobmanager.scheduler.core import SchedulerOptions
 from jobmanager.scheduler.failover import RestartStrategy
 from jobmanager.scheduler.parallelism import AdaptiveParallelism
-from jobmanager.scheduler.scheduler import SchedulerOptions
 
 CANCELLATION_MARGIN_S = 10.0
 

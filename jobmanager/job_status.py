@@ -9,13 +9,15 @@ from holdover.v1 import common_pb2, events_pb2, job_pb2, jobmanager_pb2
 from jobmanager.job_store import StoredJob
 from jobmanager.scheduler.execution_graph import ExecutionGraph, ExecutionJobVertex, ExecutionVertex
 from jobmanager.scheduler.scheduler import Scheduler
-from jobmanager.scheduler.states import ExecutionState
+from jobmanager.scheduler.states import ExecutionState, JobState
 
 HISTORY_ENTRIES_MAX = 500
 
 
 class JobHistory:
-    """Every state that the job has had, over all leaders, with epochs and times; at most the last 500."""
+    """Every state that the job has had, over all leaders, with epochs and times; at most the last
+    500.
+    """
 
     def __init__(self, epoch: int, clock: Clock, submitted_wall_ms: int) -> None:
         self._epoch = epoch
@@ -27,10 +29,10 @@ class JobHistory:
         """What the log says."""
         self._changes = list(changes)[-HISTORY_ENTRIES_MAX:]
 
-    def add(self, state: int) -> None:
+    def add(self, state: JobState) -> None:
         """The state changes now."""
         change = events_pb2.JobStateChanged(
-            state=common_pb2.JobState.Name(state),
+            state=state.value,
             leader_epoch=self._epoch,
             wall_ms=self._clock.wall_ms(),
         )
@@ -54,12 +56,14 @@ class JobHistory:
 def job_status(
     job: StoredJob, scheduler: Scheduler, history: JobHistory, *, with_vertices: bool
 ) -> jobmanager_pb2.JobStatus:
-    """The status of a job that this leader runs (the event log's part is added by the JobMaster)."""
+    """The status of a job that this leader runs (the event log's part is added by the
+    JobMaster).
+    """
     graph = scheduler.graph
     status = jobmanager_pb2.JobStatus(
         job_id=job.job_id,
         name=job.graph.name,
-        state=common_pb2.JobState.Name(graph.state),
+        state=graph.state.value,
         history=history.entries(),
         failure=graph.failure,
         submitted_wall_ms=job.submitted_wall_ms,
@@ -103,7 +107,7 @@ def subtask_status(graph: ExecutionGraph, vertex: ExecutionVertex) -> jobmanager
     finished = vertex.finished
     return jobmanager_pb2.SubtaskStatus(
         attempt=vertex.key(graph.job_id).to_proto(),
-        state=common_pb2.ExecutionState.Name(vertex.state),
+        state=vertex.state.value,
         worker_id=vertex.stored_at or (vertex.slot.worker_id if vertex.slot else ""),
         bytes_out=execution_bytes(finished) if finished else 0,
         duration_ms=finished.duration_ms if finished else 0,
@@ -112,7 +116,7 @@ def subtask_status(graph: ExecutionGraph, vertex: ExecutionVertex) -> jobmanager
 
 def result_files(graph: ExecutionGraph) -> list[jobmanager_pb2.ResultFile]:
     """The files that the job's sinks have published."""
-    files = []
+    files: list[jobmanager_pb2.ResultFile] = []
     for owner in graph.vertices.values():
         formats = [o.sink.format for o in owner.vertex.operators if o.HasField("sink")]
         for vertex in owner.subtasks:

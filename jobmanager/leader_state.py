@@ -1,4 +1,6 @@
-"""What the servicers of a JobManager process share: who leads, and the services of the present leadership."""
+"""What the servicers of a JobManager process share: who leads, and the services of the present
+leadership.
+"""
 
 from __future__ import annotations
 

@@ -127,9 +127,7 @@ class RecoveryObserver:
                 adopted=counts.adopted,
                 unfinished=owner.parallelism - kept - resets,
                 resets=[
-                    jobmanager_pb2.ResetCount(
-                        reason=events_pb2.ResetReason.Name(reason), subtasks=count
-                    )
+                    jobmanager_pb2.ResetCount(reason=reason, subtasks=count)
                     for reason, count in counts.resets.items()
                 ],
             )

@@ -60,7 +60,7 @@ class ResourceManager:
         #: Set whenever the set of registered workers changes.
         self.workers_changed = asyncio.Event()
 
-    # -- workers ------------------------------------------------------------------------------------------
+    # Workers
 
     def workers(self) -> list[WorkerConnection]:
         """The registered TaskManagers, by resource id."""
@@ -83,10 +83,11 @@ class ResourceManager:
             worker.register_again.set()
 
     def register(self, header: taskmanager_pb2.RegisterHeader) -> tuple[WorkerConnection, bool]:
-        """Register a TaskManager; the second value says that this incarnation was here before (P22).
+        """Register a TaskManager; the second value says that this incarnation was here before
+        (P22).
 
-        A new incarnation under a known resource id replaces the old one, which is lost from this moment. The
-        same incarnation is refreshed: its slots count once, under a new registration.
+        A new incarnation under a known resource id replaces the old one, which is lost from this
+        moment. The same incarnation is refreshed: its slots count once, under a new registration.
         """
         before = self._workers.get(header.resource_id)
         refreshed = self._known.get(header.resource_id) == header.incarnation
@@ -179,7 +180,7 @@ class ResourceManager:
         worker.give(order)
         return True
 
-    # -- jobs and slots -----------------------------------------------------------------------------------
+    # Jobs and slots
 
     def add_job(self, job_id: str, post: Callable[[sig.Signal], None]) -> None:
         """From now on the job hears of workers and may ask for slots."""
@@ -187,7 +188,9 @@ class ResourceManager:
         self._demands[job_id] = Demand()
 
     def remove_job(self, job_id: str) -> None:
-        """The job is over: its slots are free, and every TaskManager deletes what it holds of it."""
+        """The job is over: its slots are free, and every TaskManager deletes what it holds of
+        it.
+        """
         self.forget_job(job_id)
         for worker in self._workers.values():
             worker.give(ReleaseJobOrder(job_id))
@@ -216,7 +219,9 @@ class ResourceManager:
         self._share()
 
     def _share(self) -> None:
-        """Hand free slots to the jobs that want them, fairly; ask for some back where a job has none."""
+        """Hand free slots to the jobs that want them, fairly; ask for some back where a job has
+        none.
+        """
         free = [
             sig.SlotId(worker.worker_id, index)
             for worker in self.workers()

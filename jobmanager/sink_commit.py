@@ -1,9 +1,9 @@
 """Publishing the output of a job: by renaming, each file once, and a `_SUCCESS` file at the end.
 
-The protocol (P45): `JobCommitStarted` with the list of files is durable before the first rename. A commit that a
-JobManager's death interrupted is taken up by the next one from the same list, and resolved by looking: a file
-that is staged is renamed, one that is not staged but published was renamed before. No other attempt's files are
-ever touched.
+The protocol (P45): `JobCommitStarted` with the list of files is durable before the first rename. A
+commit that a JobManager's death interrupted is taken up by the next one from the same list, and
+resolved by looking: a file that is staged is renamed, one that is not staged but published was
+renamed before. No other attempt's files are ever touched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ SUCCESS_FILE = "_SUCCESS"
 
 
 class CommitImpossible(Exception):
-    """A file to be published is neither staged nor published, or the directory holds foreign files."""
+    """A file to be published is neither staged nor published, or the directory holds foreign
+    files.
+    """
 
 
 def staging_directory(output_directory: str, job_id: str) -> str:
@@ -41,7 +43,9 @@ async def missing_staged_files(
 async def foreign_file(
     disk: Disk, output_directories: Iterable[str], expected: frozenset[str] = frozenset()
 ) -> str | None:
-    """A file in an output directory that is neither staging nor in `expected`; None if there is none."""
+    """A file in an output directory that is neither staging nor in `expected`; None if there is
+    none.
+    """
     for directory in output_directories:
         if await disk.stat(directory) is None:
             continue
@@ -58,7 +62,8 @@ async def publish(
     files: Iterable[common_pb2.StagedFile],
     output_directories: Iterable[str],
 ) -> None:
-    """Publish all files of all sinks, then mark each output directory; may be repeated at any point.
+    """Publish all files of all sinks, then mark each output directory; may be repeated at any
+    point.
 
     Raises:
         CommitImpossible: the output cannot be completed from what is there.

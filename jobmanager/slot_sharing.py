@@ -27,8 +27,8 @@ class Sharing:
 def share_slots(demands: Mapping[str, Demand], free: Sequence[SlotId]) -> Sharing:
     """Give each free slot to the job that wants more and holds fewest, the oldest job first.
 
-    Where a job is left with nothing although it wants slots, jobs that hold more than a fair share are asked to
-    return what is above it as their tasks end; running tasks are never taken away.
+    Where a job is left with nothing although it wants slots, jobs that hold more than a fair share
+    are asked to return what is above it as their tasks end; running tasks are never taken away.
     """
     sharing = Sharing()
     held = {job_id: demand.held for job_id, demand in demands.items()}

@@ -1,11 +1,13 @@
 """Finding the splits of a source, and saying at submission what is wrong with it.
 
-The JobManager never opens the data: a split is a byte range of a file, and the task that reads it picks the
-lines or row groups that belong to the range. Only the first and last bytes of Parquet files are looked at, so
-that a file that is not Parquet is named before anything runs.
+The JobManager never opens the data: a split is a byte range of a file, and the task that reads it
+picks the lines or row groups that belong to the range. Only the first and last bytes of Parquet
+files are looked at, so that a file that is not Parquet is named before anything runs.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from holdover.runtime import Disk, FileStat
 from holdover.v1 import job_pb2
@@ -41,7 +43,7 @@ async def enumerate_splits(
     for file in files:
         pieces = 1 if kind == "csv" else max(1, -(-file.bytes // target))
         bounds = [file.bytes * piece // pieces for piece in range(pieces + 1)]
-        for start, end in zip(bounds, bounds[1:], strict=False):
+        for start, end in pairwise(bounds):
             splits.append(
                 job_pb2.Split(
                     index=len(splits),

@@ -1,4 +1,6 @@
-"""The JobManager's side of one registered TaskManager: orders go out one call at a time, in order."""
+"""The JobManager's side of one registered TaskManager: orders go out one call at a time, in
+order.
+"""
 
 from __future__ import annotations
 
@@ -110,12 +112,16 @@ class WorkerConnection:
         self._wake = asyncio.Event()
 
     def give(self, order: Order) -> None:
-        """Queue an order. The queue holds at most what the scheduler has slots and partitions for."""
+        """Queue an order. The queue holds at most what the scheduler has slots and partitions
+        for.
+        """
         self._orders.append(order)
         self._wake.set()
 
     async def close(self) -> None:
-        """Say no more to the TaskManager; orders that wait are dropped (their attempts are lost)."""
+        """Say no more to the TaskManager; orders that wait are dropped (their attempts are
+        lost).
+        """
         self.closed.set()
         self.register_again.set()
         self._orders.clear()
@@ -187,7 +193,9 @@ class WorkerConnection:
         return True
 
     def _failed(self, error: grpc.aio.AioRpcError) -> None:
-        """A call failed: too often in a row, and the TaskManager is lost; refused, and we are deposed."""
+        """A call failed: too often in a row, and the TaskManager is lost; refused, and we are
+        deposed.
+        """
         if self.closed.is_set():
             return
         if error.code() is grpc.StatusCode.FAILED_PRECONDITION:

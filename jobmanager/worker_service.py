@@ -91,7 +91,6 @@ class WorkerService(taskmanager_pb2_grpc.ResourceManagerServicer):
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, "a registration needs a header and an end"
             )
-            return
         services = await self._state.leading(context, header.leader_epoch)
         worker, refreshed = services.resources.register(header)
         rejected = await self._tell_jobs(services, worker, inventory, refreshed)
@@ -129,8 +128,9 @@ class WorkerService(taskmanager_pb2_grpc.ResourceManagerServicer):
                     inventory.running.get(master.job_id, ()),
                 )
             )
-            for answer in answers:
-                rejected.append((answer.reason, [key.to_proto() for key in answer.keys]))
+            rejected.extend(
+                (answer.reason, [key.to_proto() for key in answer.keys]) for answer in answers
+            )
         for job_id, executions in inventory.finished.items():
             if not services.dispatcher.knows(job_id):
                 rejected.append(("job ended", [execution.attempt for execution in executions]))
@@ -162,7 +162,6 @@ class WorkerService(taskmanager_pb2_grpc.ResourceManagerServicer):
         worker = services.resources.registered(request.resource_id, request.registration_id)
         if worker is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "register again")
-            return
         services.resources.session_opened(worker)
         pulse = taskmanager_pb2.SessionPulse(leader_epoch=services.epoch)
         try:
@@ -229,7 +228,6 @@ class WorkerService(taskmanager_pb2_grpc.ResourceManagerServicer):
         master = services.dispatcher.master(request.job_id)
         if master is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no job {request.job_id!r} runs")
-            return
         graph = master.job.graph.SerializeToString(deterministic=True)
         for start in range(0, len(graph), GRAPH_CHUNK_BYTES):
             yield taskmanager_pb2.FetchJobGraphResponse(

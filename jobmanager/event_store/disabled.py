@@ -1,4 +1,6 @@
-"""The event log of a job whose recovery is switched off: nothing is recorded, and its status says so (P18)."""
+"""The event log of a job whose recovery is switched off: nothing is recorded, and its status says
+so (P18).
+"""
 
 from __future__ import annotations
 

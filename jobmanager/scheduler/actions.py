@@ -1,4 +1,6 @@
-"""What the scheduler wants done. The shell carries actions out in order and reports outcomes as signals."""
+"""What the scheduler wants done. The shell carries actions out in order and reports outcomes as
+signals.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ class Cancel:
 class ReleasePartitions:
     """Delete the partitions of attempts on a worker.
 
-    Carried out only when all events up to now are durable: what justifies a deletion must not be lost.
+    Carried out only when all events up to now are durable: what justifies a deletion must not be
+    lost.
     """
 
     worker_id: str

@@ -1,4 +1,6 @@
-"""What a TaskManager is told about one attempt: its inputs, where they are, and the shape of its outputs."""
+"""What a TaskManager is told about one attempt: its inputs, where they are, and the shape of its
+outputs.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """The execution graph: what is true of a job.
 
-Two kinds of state live here. *Durable* state (parallelism, splits, finished subtasks, resets, the job's own
-state) changes only in `apply(event)`, the same function live and in replay, so that the state after a replay
-equals the state before the crash, less the lost tail. *Volatile* state (which attempt is scheduled, deployed,
-running, where) changes through the named methods and is gone with the JobManager.
+Two kinds of state live here. *Durable* state (parallelism, splits, finished subtasks, resets, the
+job's own state) changes only in `apply(event)`, the same function live and in replay, so that the
+state after a replay equals the state before the crash, less the lost tail. *Volatile* state (which
+attempt is scheduled, deployed, running, where) changes through the named methods and is gone with
+the JobManager.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ SubtaskId = tuple[str, int]
 
 
 class ReplayError(Exception):
-    """An event contradicts the state that the events before it built: the log is not this job's history."""
+    """An event contradicts the state that the events before it built: the log is not this job's
+    history.
+    """
 
 
 @dataclass(slots=True)
@@ -46,14 +49,15 @@ class ExecutionVertex:
     slot: SlotId | None = None
     #: What the finished attempt left behind; set exactly while FINISHED.
     finished: common_pb2.FinishedExecution | None = None
-    #: The worker that stores the partitions of the finished attempt, whether it is registered or not.
+    #: The worker that stores the partitions of the finished attempt, whether it is registered or
+    #: not.
     stored_at: str = ""
     #: Whether that worker is registered with this leader and holds them.
     available: bool = False
     #: Splits handed to the current attempt, in order (sources).
     splits: list[int] = field(default_factory=list)
-    #: Splits that every later attempt must read, because an earlier attempt's output of exactly these was
-    #: promised to consumers (sources that finished once); None if there are none.
+    #: Splits that every later attempt must read, because an earlier attempt's output of exactly
+    #: these was promised to consumers (sources that finished once); None if there are none.
     pinned_splits: tuple[int, ...] | None = None
     #: Not before a restart delay has passed.
     held: bool = False
@@ -101,7 +105,8 @@ class ExecutionJobVertex:
         self.out_edges: list[Edge] = []
         self.subtasks: list[ExecutionVertex] = []
         self.parallelism = 0
-        #: For each in-edge the bounds of ExecutionJobVertexInitialized; empty for broadcast and forward.
+        #: For each in-edge the bounds of ExecutionJobVertexInitialized; empty for broadcast and
+        #: forward.
         self.input_bounds: list[tuple[int, ...]] = []
         self.splits: tuple[job_pb2.Split, ...] = ()
         #: Number of FINISHED subtasks, and of those whose partitions are at a registered worker.
@@ -160,7 +165,7 @@ class ExecutionGraph:
             self.vertices[edge.source_vertex_id].out_edges.append(record)
             self.vertices[edge.target_vertex_id].in_edges.append(record)
 
-    # -- durable state ------------------------------------------------------------------------------------
+    # Durable state
 
     def apply(self, event: events_pb2.JobEvent) -> None:
         """Change the durable state as the event says.
@@ -211,7 +216,8 @@ class ExecutionGraph:
         vertex = self.vertex_at(key.vertex_id, key.subtask)
         if vertex.state is ExecutionState.FINISHED:
             raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} finishes twice")
-        # An adopted attempt belongs to an earlier leader: whatever this leader had begun is over by now.
+        # An adopted attempt belongs to an earlier leader: whatever this leader had begun is over
+        # by now.
         vertex.state = ExecutionState.FINISHED
         vertex.attempt = key.attempt
         vertex.epoch = key.leader_epoch
@@ -253,7 +259,9 @@ class ExecutionGraph:
         return subtasks[subtask]
 
     def find(self, key: AttemptKey) -> ExecutionVertex | None:
-        """The subtask that a report or an offer is about, whatever its current attempt; None if unknown."""
+        """The subtask that a report or an offer is about, whatever its current attempt; None if
+        unknown.
+        """
         owner = self.vertices.get(key.vertex_id)
         if owner is None or not 0 <= key.subtask < len(owner.subtasks):
             return None
@@ -262,9 +270,11 @@ class ExecutionGraph:
     def snapshot_events(
         self, history: Iterable[events_pb2.JobStateChanged]
     ) -> list[events_pb2.JobEvent]:
-        """Events that lead a fresh graph to the present durable state (not the markers around them).
+        """Events that lead a fresh graph to the present durable state (not the markers around
+        them).
 
-        `history` are the changes of the job's state up to the present one, with their epochs and times.
+        `history` are the changes of the job's state up to the present one, with their epochs and
+        times.
         """
         events = []
         for owner in self.vertices.values():
@@ -314,10 +324,12 @@ class ExecutionGraph:
             )
         )
 
-    # -- volatile state -----------------------------------------------------------------------------------
+    # Volatile state
 
     def transition(self, vertex: ExecutionVertex, after: ExecutionState) -> None:
-        """Move the current attempt of a subtask to another state (not FINISHED: that is an event)."""
+        """Move the current attempt of a subtask to another state (not FINISHED: that is an
+        event).
+        """
         check_execution_transition(f"{vertex.vertex_id}/{vertex.subtask}", vertex.state, after)
         vertex.state = after
 
@@ -336,7 +348,7 @@ class ExecutionGraph:
             vertex.available = available
             self.vertices[vertex.vertex_id].available_count += 1 if available else -1
 
-    # -- questions ----------------------------------------------------------------------------------------
+    # Questions
 
     def all_subtasks(self) -> Iterator[ExecutionVertex]:
         """Every subtask of every initialized vertex, in the graph's order."""
@@ -368,7 +380,9 @@ class ExecutionGraph:
                 yield from target
 
     def needed(self, vertex: ExecutionVertex) -> bool:
-        """Whether some consumer of a finished subtask is unfinished or not yet initialized ("reserve")."""
+        """Whether some consumer of a finished subtask is unfinished or not yet initialized
+        ("reserve").
+        """
         for edge in self.vertices[vertex.vertex_id].out_edges:
             target = self.vertices[edge.target]
             if not target.initialized:

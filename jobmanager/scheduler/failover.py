@@ -1,7 +1,8 @@
 """Which subtasks must run again: the closure of a loss, and the restart strategy of failures.
 
-The set to reset is closed before anything is scheduled (P12, P16): upstream, until every input of everything
-that will run is there; downstream, where an indeterminate producer runs again and its old rows were read.
+The set to reset is closed before anything is scheduled (P12, P16): upstream, until every input of
+everything that will run is there; downstream, where an indeterminate producer runs again and its
+old rows were read.
 """
 
 from __future__ import annotations
@@ -18,32 +19,37 @@ from jobmanager.scheduler.execution_graph import (
 )
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState
 
+LostSubtask = tuple[ExecutionVertex, events_pb2.ResetReason.ValueType]
+"""A finished subtask whose output is gone, and why."""
+
 
 @dataclass(slots=True)
 class ResetPlan:
     """What one loss costs."""
 
-    #: Finished subtasks that go back to CREATED, with the reason, in the order in which they were found.
-    resets: dict[SubtaskId, int] = field(default_factory=dict)
+    #: Finished subtasks that go back to CREATED, with the reason, in the order in which they were
+    #: found.
+    resets: dict[SubtaskId, events_pb2.ResetReason.ValueType] = field(default_factory=dict)
     #: Active subtasks that have read (or may be reading) rows that will not come again.
     restarts: dict[SubtaskId, None] = field(default_factory=dict)
 
 
 def plan_resets(
     graph: ExecutionGraph,
-    lost: Iterable[tuple[ExecutionVertex, int]],
+    lost: Iterable[LostSubtask],
     awaited: frozenset[SubtaskId] = frozenset(),
 ) -> ResetPlan:
     """Close a set of lost finished subtasks, each with its ResetReason.
 
-    Subtasks in `awaited` are finished and not available, but their worker may still come back: they are not
-    lost. Lost subtasks that nobody needs any more are left alone (P17), unless something that reruns needs them.
+    Subtasks in `awaited` are finished and not available, but their worker may still come back:
+    they are not lost. Lost subtasks that nobody needs any more are left alone (P17), unless
+    something that reruns needs them.
     """
     plan = ResetPlan()
     pending: list[ExecutionVertex] = []
     seen_edges: set[tuple[int, bool]] = set()
 
-    def add(vertex: ExecutionVertex, reason: int) -> None:
+    def add(vertex: ExecutionVertex, reason: events_pb2.ResetReason.ValueType) -> None:
         if vertex.state is ExecutionState.FINISHED and vertex.id not in plan.resets:
             plan.resets[vertex.id] = reason
             pending.append(vertex)
@@ -76,7 +82,9 @@ def _across(
     upstream: bool,
     seen: set[tuple[int, bool]],
 ) -> Iterable[ExecutionVertex]:
-    """The subtasks at the other end of an edge; an all-to-all edge is walked once for a whole plan."""
+    """The subtasks at the other end of an edge; an all-to-all edge is walked once for a whole
+    plan.
+    """
     others = graph.vertices[edge.source if upstream else edge.target].subtasks
     if edge.forward:
         return others[vertex.subtask : vertex.subtask + 1]
@@ -90,7 +98,8 @@ def _across(
 class RestartStrategy:
     """How often failed subtasks run again, and after which delay (`restart-strategy.type`).
 
-    The count is over the whole job and over its leader's life. `backoff_multiplier` 1 is the fixed delay.
+    The count is over the whole job and over its leader's life. `backoff_multiplier` 1 is the fixed
+    delay.
     """
 
     attempts_max: int

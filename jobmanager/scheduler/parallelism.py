@@ -1,7 +1,8 @@
 """The shape of a vertex: its parallelism and the subpartitions that each subtask reads.
 
-An explicit parallelism is taken as it is. An adaptive one is decided when all inputs are finished, from the
-bytes they produced (Flink's adaptive batch scheduler; FLIP-187). Once decided it is an event and never changes.
+An explicit parallelism is taken as it is. An adaptive one is decided when all inputs are finished,
+from the bytes they produced (Flink's adaptive batch scheduler; FLIP-187). Once decided it is an
+event and never changes.
 """
 
 from __future__ import annotations
@@ -135,7 +136,9 @@ def _width(graph: ExecutionGraph, edge: Edge) -> int:
 
 
 def _subpartition_bytes(graph: ExecutionGraph, edge: Edge, width: int) -> list[int]:
-    """Bytes of each subpartition over all finished producers; zeros where they are not known yet."""
+    """Bytes of each subpartition over all finished producers; zeros where they are not known
+    yet.
+    """
     sums = [0] * width
     for vertex in graph.vertices[edge.source].subtasks:
         if vertex.finished is None:

@@ -1,9 +1,11 @@
-"""What a new leader awaits from the workers of its predecessors (FLIP-383, "recover from job events").
+"""What a new leader awaits from the workers of its predecessors (FLIP-383, "recover from job
+events").
 
-Partitions to *reserve* (producer finished, some consumer not) are awaited until their worker registers. The wait
-ends when nothing is awaited any more, or by its timer. Beside it runs a short adoption window: a previous worker
-that has not registered yet may hold finished work that the log has lost, so until all previous workers are back,
-or the window's timer fires, no subtask is deployed that such an offer could finish.
+Partitions to *reserve* (producer finished, some consumer not) are awaited until their worker
+registers. The wait ends when nothing is awaited any more, or by its timer. Beside it runs a short
+adoption window: a previous worker that has not registered yet may hold finished work that the log
+has lost, so until all previous workers are back, or the window's timer fires, no subtask is
+deployed that such an offer could finish.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from holdover.v1 import events_pb2
 from jobmanager.scheduler.execution_graph import ExecutionGraph, ExecutionVertex, SubtaskId
 from jobmanager.scheduler.states import ExecutionState
 
@@ -24,7 +27,7 @@ class VertexCounts:
 
     finished_at_replay: int = 0
     adopted: int = 0
-    resets: dict[int, int] = field(default_factory=dict)
+    resets: dict[events_pb2.ResetReason.ValueType, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -70,14 +73,17 @@ class Reconciliation:
     def is_late(self, worker_id: str) -> bool:
         """Whether this worker's offers of earlier epochs are rejected.
 
-        Only a worker whose *first* offer to this leader comes after the wait is late; what it says later about
-        the same work does not change that, and repeating an accepted offer changes nothing.
+        Only a worker whose *first* offer to this leader comes after the wait is late; what it says
+        later about the same work does not change that, and repeating an accepted offer changes
+        nothing.
         """
         offer = self.offers.get(worker_id)
         return offer.late if offer is not None else not self.open
 
     def offered(self, worker_id: str, offered: int, accepted: int) -> None:
-        """Note a worker's first offer; when all previous workers have come the adoption window closes."""
+        """Note a worker's first offer; when all previous workers have come the adoption window
+        closes.
+        """
         if worker_id not in self.offers:
             self.offers[worker_id] = WorkerOffer(offered, accepted, late=not self.open)
         if all(worker in self.offers for worker in self.previous_workers):

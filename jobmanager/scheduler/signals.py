@@ -26,7 +26,8 @@ class JobStarted:
 class RecoveryStarted:
     """The job's events were replayed and this leader accepts registrations from now on.
 
-    `previous_workers` are the resource ids that the leaders before knew; the wait for them starts now.
+    `previous_workers` are the resource ids that the leaders before knew; the wait for them starts
+    now.
     """
 
     previous_workers: tuple[str, ...]

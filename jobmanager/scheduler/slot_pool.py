@@ -7,7 +7,9 @@ from jobmanager.scheduler.signals import SlotId
 
 
 class SlotPool:
-    """Slots granted to a job by the ResourceManager: free ones and occupied ones, each exactly once."""
+    """Slots granted to a job by the ResourceManager: free ones and occupied ones, each exactly
+    once.
+    """
 
     def __init__(self) -> None:
         #: Free slots, the longest free one first.

@@ -1,7 +1,7 @@
 """The split enumerator of a source: hands splits to attempts, once each.
 
-What finished attempts have read is in the job's events, so the enumerator needs no snapshot of its own: after a
-replay the splits that no finished subtask has read are handed out again.
+What finished attempts have read is in the job's events, so the enumerator needs no snapshot of its
+own: after a replay the splits that no finished subtask has read are handed out again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class SplitEnumerator:
         self._unread = deque(s.index for s in owner.splits if s.index not in taken)
 
     def next_split(self, vertex: ExecutionVertex, received: int) -> job_pb2.Split | None:
-        """The split after the first `received` ones of the current attempt; None when there are no more.
+        """The split after the first `received` ones of the current attempt; None when there are no
+        more.
 
-        Asking again with the same `received` gives the same answer, so a lost answer loses no split. A subtask
-        that has finished before reads exactly the splits it read then.
+        Asking again with the same `received` gives the same answer, so a lost answer loses no
+        split. A subtask that has finished before reads exactly the splits it read then.
         """
         if vertex.pinned_splits is not None:
             vertex.splits = list(vertex.pinned_splits)
@@ -45,7 +46,9 @@ class SplitEnumerator:
         self._unread.extendleft(reversed(splits))
 
     def claim(self, splits: list[int]) -> bool:
-        """Take splits that an adopted attempt has read; False, and nothing taken, if one is taken already."""
+        """Take splits that an adopted attempt has read; False, and nothing taken, if one is taken
+        already.
+        """
         unread = set(self._unread)
         if not unread.issuperset(splits):
             return False

@@ -1,7 +1,7 @@
 """States of jobs and executions, and which state may follow which.
 
-The tables are the single source of truth: the graph refuses every other transition, the documentation's
-diagrams are drawn from them, and a test walks them.
+The tables are the single source of truth: the graph refuses every other transition, the
+documentation's diagrams are drawn from them, and a test walks them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ TERMINAL_JOB_STATES = (JobState.FINISHED, JobState.FAILED, JobState.CANCELED)
 
 
 class InvalidTransition(Exception):
-    """A state was about to follow one it may not follow: a bug in the scheduler, never a user's mistake."""
+    """A state was about to follow one it may not follow: a bug in the scheduler, never a user's
+    mistake.
+    """
 
 
 def check_job_transition(before: JobState, after: JobState) -> None:

@@ -1,0 +1,304 @@
+"""The part of a job's scheduler that the others build on: state, slots, readiness, deployment.
+
+`SchedulerCore` holds what all parts share and the decision under construction. Its methods are the
+steps that more than one part takes; which signal leads to which steps is said in `scheduler.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdover.ids import AttemptKey
+from holdover.v1 import common_pb2, events_pb2, job_pb2
+from jobmanager.scheduler import actions as act
+from jobmanager.scheduler.deployment import preferred_worker, task_deployment
+from jobmanager.scheduler.execution_graph import (
+    ExecutionGraph,
+    ExecutionJobVertex,
+    ExecutionVertex,
+    SubtaskId,
+)
+from jobmanager.scheduler.parallelism import (
+    AdaptiveParallelism,
+    initialize_source,
+    initialize_vertex,
+    ready_to_initialize,
+)
+from jobmanager.scheduler.reconciliation import Reconciliation
+from jobmanager.scheduler.slot_pool import SlotPool
+from jobmanager.scheduler.splits import SplitEnumerator
+from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
+
+SLOT_TIMER = "slot-request"
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions:
+    """The job's options that decide; times in seconds."""
+
+    recovery_wait_s: float
+    adoption_wait_s: float
+    schedule_while_waiting: bool
+    release_during_execution: bool
+    slot_request_timeout_s: float
+    cancellation_timeout_s: float
+    adaptive: AdaptiveParallelism
+
+
+@dataclass(slots=True)
+class Decision:
+    """What to remember, and what to do."""
+
+    events: list[events_pb2.JobEvent] = field(default_factory=list)
+    actions: list[act.Action] = field(default_factory=list)
+
+
+class SchedulerCore:
+    """Shared state and steps of one job's scheduler under one leader."""
+
+    def __init__(self, graph: ExecutionGraph, epoch: int, options: SchedulerOptions) -> None:
+        self.graph = graph
+        self.epoch = epoch
+        self.options = options
+        self.slots = SlotPool()
+        #: Data address of each registered worker.
+        self.workers: dict[str, str] = {}
+        #: Set once this leader has recovered the job rather than started it.
+        self.reconciliation: Reconciliation | None = None
+        #: SCHEDULED subtasks in the order in which they get slots.
+        self.ready: dict[SubtaskId, None] = {}
+        #: One for each initialized source.
+        self.enumerators: dict[str, SplitEnumerator] = {}
+        #: Slots that other jobs wait for.
+        self.reclaim = 0
+        self.decision = Decision()
+        self._enumerating: set[str] = set()
+        self._declared = 0
+        self._waiting_for_slots = False
+
+    # The decision under construction
+
+    def emit(self, event: events_pb2.JobEvent) -> None:
+        """Apply a durable change and remember it for the log."""
+        self.graph.apply(event)
+        self.decision.events.append(event)
+
+    def act(self, action: act.Action) -> None:
+        """Have something done."""
+        self.decision.actions.append(action)
+
+    def change_state(self, state: JobState) -> None:
+        """Change the job's state."""
+        changed = events_pb2.JobStateChanged(state=state.value)
+        self.emit(events_pb2.JobEvent(job_state_changed=changed))
+
+    # Shape
+
+    def initialize_vertices(self) -> common_pb2.Failure | None:
+        """Decide the shape of every vertex whose inputs allow it; a failure if one has none."""
+        if self.graph.state is not JobState.RUNNING:
+            return None
+        for owner in self.graph.vertices.values():
+            if not owner.initialized:
+                failure = self._initialize(owner)
+                if failure is not None:
+                    return failure
+        return None
+
+    def _initialize(self, owner: ExecutionJobVertex) -> common_pb2.Failure | None:
+        if owner.source is not None:
+            if owner.vertex_id not in self._enumerating:
+                self._enumerating.add(owner.vertex_id)
+                wanted = owner.vertex.parallelism or self.options.adaptive.parallelism_max
+                self.act(act.EnumerateSplits(owner.vertex_id, owner.source, wanted))
+        elif ready_to_initialize(self.graph, owner):
+            try:
+                event = initialize_vertex(self.graph, owner, self.options.adaptive)
+            except ValueError as error:
+                return job_failure(f"vertex {owner.vertex.name}: {error}")
+            self.emit(events_pb2.JobEvent(vertex_initialized=event))
+            self.enqueue(owner)
+        return None
+
+    def initialize_source(self, vertex_id: str, splits: tuple[job_pb2.Split, ...]) -> None:
+        """Decide the shape of a source, now that its splits are known."""
+        owner = self.graph.vertices[vertex_id]
+        if owner.initialized or self.graph.state is not JobState.RUNNING:
+            return
+        event = initialize_source(owner, splits, self.options.adaptive)
+        self.emit(events_pb2.JobEvent(vertex_initialized=event))
+        self.enumerators[vertex_id] = SplitEnumerator(owner)
+        self.enqueue(owner)
+
+    # Readiness
+
+    def enqueue(self, owner: ExecutionJobVertex) -> None:
+        """Schedule every subtask of a vertex that is CREATED and whose inputs are there."""
+        for vertex in owner.subtasks:
+            self.enqueue_subtask(vertex)
+
+    def enqueue_subtask(self, vertex: ExecutionVertex) -> None:
+        """Schedule a subtask if it is CREATED and its inputs are there."""
+        if (
+            vertex.state is ExecutionState.CREATED
+            and not vertex.held
+            and self.graph.state in (JobState.RUNNING, JobState.RECONCILING)
+            and self.graph.inputs_available(vertex)
+        ):
+            self.graph.transition(vertex, ExecutionState.SCHEDULED)
+            self.ready[vertex.id] = None
+
+    def reschedule(self) -> None:
+        """After a loss or a return: readiness anew, from state (P13)."""
+        for subtask in list(self.ready):
+            vertex = self.graph.vertex_at(*subtask)
+            if not self.graph.inputs_available(vertex):
+                del self.ready[subtask]
+                self.graph.transition(vertex, ExecutionState.CREATED)
+        for owner in self.graph.vertices.values():
+            self.enqueue(owner)
+
+    def unschedule_all(self) -> None:
+        """Nothing more is to be deployed."""
+        for subtask in self.ready:
+            self.graph.transition(self.graph.vertex_at(*subtask), ExecutionState.CREATED)
+        self.ready.clear()
+
+    # Attempts
+
+    def is_current(self, vertex: ExecutionVertex, key: AttemptKey) -> bool:
+        """Whether this is the attempt that may occupy a slot now."""
+        return vertex.state in ACTIVE_EXECUTION_STATES and vertex.key(self.graph.job_id) == key
+
+    def finish(
+        self,
+        vertex: ExecutionVertex,
+        execution: common_pb2.FinishedExecution,
+        worker_id: str,
+        *,
+        adopted: bool = False,
+    ) -> None:
+        """A subtask has finished; what waited for it is scheduled."""
+        slot, owner = vertex.slot, self.graph.vertices[vertex.vertex_id]
+        finished = events_pb2.ExecutionVertexFinished(
+            execution=execution,
+            location=common_pb2.PartitionLocation(worker_id=worker_id),
+            adopted=adopted,
+        )
+        self.emit(events_pb2.JobEvent(vertex_finished=finished))
+        if slot is not None:
+            self.slots.vacate(slot, vertex.id)
+        self.graph.set_available(vertex, worker_id in self.workers)
+        if owner.all_finished:
+            self.act(act.FlushEvents())
+            self._release_inputs(owner)
+        for edge in owner.out_edges:
+            target = self.graph.vertices[edge.target]
+            if edge.forward and target.initialized:
+                self.enqueue_subtask(target.subtasks[vertex.subtask])
+            elif owner.available_count == owner.parallelism:
+                self.enqueue(target)
+
+    def _release_inputs(self, owner: ExecutionJobVertex) -> None:
+        """Delete partitions that no unfinished subtask reads any more."""
+        if not self.options.release_during_execution:
+            return
+        for edge in owner.in_edges:
+            source = self.graph.vertices[edge.source]
+            consumers = (self.graph.vertices[e.target] for e in source.out_edges)
+            if source.released or not source.all_finished:
+                continue
+            if all(consumer.all_finished for consumer in consumers):
+                source.released = True
+                by_worker: dict[str, list[AttemptKey]] = {}
+                for vertex in source.subtasks:
+                    self.graph.set_available(vertex, False)
+                    keys = by_worker.setdefault(vertex.stored_at, [])
+                    keys.append(vertex.key(self.graph.job_id))
+                for worker_id, keys in by_worker.items():
+                    self.act(act.ReleasePartitions(worker_id, tuple(keys)))
+
+    def abandon(self, vertex: ExecutionVertex) -> None:
+        """The current attempt is over without output; the subtask is CREATED again."""
+        if vertex.slot is not None:
+            self.slots.vacate(vertex.slot, vertex.id)
+        enumerator = self.enumerators.get(vertex.vertex_id)
+        if enumerator is not None and vertex.pinned_splits is None:
+            enumerator.give_back(vertex.splits)
+        self.graph.renew(vertex)
+
+    def cancel(self, vertex: ExecutionVertex) -> None:
+        """Have the current attempt cancelled; a report will say when it is over."""
+        if vertex.state is not ExecutionState.CANCELING and vertex.slot is not None:
+            self.graph.transition(vertex, ExecutionState.CANCELING)
+            self.act(act.Cancel(vertex.slot.worker_id, vertex.key(self.graph.job_id)))
+
+    def awaited(self) -> frozenset[SubtaskId]:
+        """Finished subtasks whose partitions a previous worker may still bring back."""
+        recovery = self.reconciliation
+        return frozenset(recovery.awaited) if recovery is not None else frozenset()
+
+    # Slots
+
+    def may_deploy(self) -> bool:
+        """Whether attempts may be deployed at present."""
+        recovery = self.reconciliation
+        if recovery is not None and recovery.adopting:
+            return False
+        if self.graph.state is JobState.RECONCILING:
+            return self.options.schedule_while_waiting
+        return self.graph.state is JobState.RUNNING and self.graph.commit is None
+
+    def assign_slots(self) -> None:
+        """Give free slots to ready subtasks, ask for more, give back what is not needed."""
+        if self.reclaim and self.slots.free_count:
+            given_back = self.slots.give_back(self.reclaim)
+            self.reclaim -= len(given_back)
+            self.act(act.ReturnSlots(given_back))
+        if self.may_deploy():
+            while self.ready and self.slots.free_count:
+                subtask = next(iter(self.ready))
+                del self.ready[subtask]
+                self._deploy(self.graph.vertex_at(*subtask))
+        self._declare_slots()
+
+    def _deploy(self, vertex: ExecutionVertex) -> None:
+        if not self.graph.inputs_available(vertex):
+            self.graph.transition(vertex, ExecutionState.CREATED)
+            return
+        slot = self.slots.take(vertex.id, preferred_worker(self.graph, vertex))
+        self.graph.transition(vertex, ExecutionState.DEPLOYING)
+        vertex.epoch = self.epoch
+        vertex.slot = slot
+        self.act(act.Deploy(slot, task_deployment(self.graph, vertex, slot, self.workers)))
+
+    def _declare_slots(self) -> None:
+        wanted = self.slots.occupied_count + len(self.ready)
+        if self.slots.free_count and not self.ready:
+            self.act(act.ReturnSlots(self.slots.give_back()))
+        if wanted != self._declared and (wanted > len(self.slots) or not self.ready):
+            self._declared = wanted
+            self.act(act.DeclareSlots(wanted))
+        starved = bool(self.ready) and len(self.slots) == 0 and self.may_deploy()
+        if starved and not self._waiting_for_slots:
+            self._waiting_for_slots = True
+            self.act(act.SetTimer(SLOT_TIMER, self.options.slot_request_timeout_s))
+        elif not starved and self._waiting_for_slots:
+            self._waiting_for_slots = False
+            self.act(act.CancelTimer(SLOT_TIMER))
+
+    @property
+    def waiting(self) -> str:
+        """Why nothing runs although something could; empty otherwise."""
+        if not self._waiting_for_slots:
+            return ""
+        return (
+            f"waiting for resources: {len(self.ready)} subtasks are ready and no slot is free"
+            f" ({len(self.workers)} TaskManagers are registered);"
+            " start TaskManagers or wait for other jobs"
+        )
+
+
+def job_failure(message: str) -> common_pb2.Failure:
+    """A failure that no restart can mend."""
+    return common_pb2.Failure(kind=common_pb2.FAILURE_KIND_JOB, message=message)

@@ -1,0 +1,156 @@
+"""What the scheduler does about losses and failures (behaviour 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdover.ids import AttemptKey
+from holdover.v1 import common_pb2, events_pb2
+from jobmanager.scheduler import actions as act
+from jobmanager.scheduler.core import SchedulerCore
+from jobmanager.scheduler.execution_graph import ExecutionVertex
+from jobmanager.scheduler.failover import LostSubtask, ResetPlan, RestartStrategy, plan_resets
+from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
+
+RESTART_TIMER = "restart/"
+
+
+class FailureHandling:
+    """Resets, restarts and their limits."""
+
+    def __init__(self, core: SchedulerCore, restart_strategy: RestartStrategy) -> None:
+        self._core = core
+        self._graph = core.graph
+        self._restart_strategy = restart_strategy
+
+    def lose_worker(self, worker_id: str) -> None:
+        """A worker is gone: its attempts, and what is needed of its partitions, run again."""
+        core = self._core
+        core.workers.pop(worker_id, None)
+        core.slots.lose_worker(worker_id)
+        lost: list[LostSubtask] = []
+        for vertex in self._graph.all_subtasks():
+            if vertex.finished is not None and vertex.stored_at == worker_id:
+                if vertex.available:
+                    self._graph.set_available(vertex, False)
+                    lost.append((vertex, events_pb2.RESET_REASON_WORKER_LOST))
+            elif self.runs_at(vertex, worker_id):
+                core.abandon(vertex)
+        self.reset(lost)
+        core.reschedule()
+
+    def runs_at(self, vertex: ExecutionVertex, worker_id: str) -> bool:
+        """Whether the current attempt may occupy a slot of that worker."""
+        return (
+            vertex.state in ACTIVE_EXECUTION_STATES
+            and vertex.slot is not None
+            and vertex.slot.worker_id == worker_id
+        )
+
+    def attempt_failed(
+        self, vertex: ExecutionVertex, failure: common_pb2.Failure
+    ) -> common_pb2.Failure | None:
+        """The current attempt failed. Returns the reason if the whole job fails with it."""
+        core = self._core
+        core.abandon(vertex)
+        if self._graph.state in (JobState.FAILING, JobState.CANCELLING):
+            return None
+        if failure.kind == common_pb2.FAILURE_KIND_JOB:
+            return failure
+        if failure.kind == common_pb2.FAILURE_KIND_PARTITION_LOST:
+            if not self._reset_lost_partitions(failure):
+                # Somebody reported the same loss before: its producer runs again already.
+                core.reschedule()
+                return None
+        elif failure.kind != common_pb2.FAILURE_KIND_TASK:
+            core.enqueue_subtask(vertex)
+            return None
+        delay_s = self._restart_strategy.next_delay_s()
+        if delay_s is None:
+            allowed = self._restart_strategy.attempts_max
+            where = f"subtask {vertex.vertex_id}/{vertex.subtask}"
+            failure.message += f" ({where}; the job has used all {allowed} restarts it may have)"
+            return failure
+        if failure.kind == common_pb2.FAILURE_KIND_TASK and delay_s > 0:
+            vertex.held = True
+            timer = f"{RESTART_TIMER}{vertex.vertex_id}/{vertex.subtask}"
+            core.act(act.SetTimer(timer, delay_s))
+        core.reschedule()
+        return None
+
+    def restart_delay_over(self, timer: str) -> None:
+        """A failed subtask may run again."""
+        vertex_id, subtask = timer.removeprefix(RESTART_TIMER).split("/")
+        vertex = self._graph.vertex_at(vertex_id, int(subtask))
+        vertex.held = False
+        self._core.enqueue_subtask(vertex)
+
+    def staged_files_lost(self, missing: Iterable[str]) -> common_pb2.Failure | None:
+        """Sink subtasks whose staged files are gone run again; a failure if that was too often."""
+        gone = set(missing)
+        lost: list[LostSubtask] = [
+            (vertex, events_pb2.RESET_REASON_STAGED_FILES_LOST)
+            for vertex in self._graph.all_subtasks()
+            if vertex.finished is not None
+            and any(file.staged_path in gone for file in vertex.finished.staged_files)
+        ]
+        if self._restart_strategy.next_delay_s() is None:
+            return common_pb2.Failure(
+                kind=common_pb2.FAILURE_KIND_JOB,
+                message=f"staged output files are gone again: {min(gone)}",
+            )
+        self.reset(lost)
+        self._core.reschedule()
+        return None
+
+    def _reset_lost_partitions(self, failure: common_pb2.Failure) -> bool:
+        """Reset the producers of unreadable partitions; False if none is current (P34)."""
+        lost: list[LostSubtask] = []
+        for name in failure.lost_partitions:
+            producer = self._producer_of(name)
+            if producer is not None:
+                self._graph.set_available(producer, False)
+                lost.append((producer, events_pb2.RESET_REASON_PARTITION_LOST))
+                key = producer.key(self._graph.job_id)
+                self._core.act(act.ReleasePartitions(producer.stored_at, (key,)))
+        self.reset(lost)
+        return bool(lost)
+
+    def _producer_of(self, name: str) -> ExecutionVertex | None:
+        """The finished subtask whose current attempt wrote the partition of that name."""
+        try:
+            job_id, rest = name.split("/", 1)
+            vertex_id, _output, subtask, attempt, epoch = rest.split("-")
+            key = AttemptKey(job_id, vertex_id, int(subtask), int(attempt), int(epoch))
+        except ValueError:
+            return None
+        vertex = self._graph.find(key)
+        if vertex is None or vertex.finished is None or vertex.key(self._graph.job_id) != key:
+            return None
+        return vertex
+
+    def reset(self, lost: Iterable[LostSubtask]) -> ResetPlan:
+        """Reset lost finished subtasks and all that their loss takes along, in one step."""
+        plan = plan_resets(self._graph, lost, self._core.awaited())
+        if self._graph.commit is not None:
+            return ResetPlan()
+        for subtask in plan.restarts:
+            self._core.cancel(self._graph.vertex_at(*subtask))
+        grouped: dict[tuple[str, events_pb2.ResetReason.ValueType], list[int]] = {}
+        for (vertex_id, subtask_index), reason in plan.resets.items():
+            grouped.setdefault((vertex_id, reason), []).append(subtask_index)
+        for (vertex_id, reason), subtasks in grouped.items():
+            self._release_superseded(vertex_id, subtasks)
+            reset = events_pb2.ExecutionVertexReset(
+                vertex_id=vertex_id, subtasks=sorted(subtasks), reason=reason
+            )
+            self._core.emit(events_pb2.JobEvent(vertex_reset=reset))
+        return plan
+
+    def _release_superseded(self, vertex_id: str, subtasks: Iterable[int]) -> None:
+        """Output that a reset supersedes, and that is still at a worker, is deleted."""
+        for subtask in subtasks:
+            vertex = self._graph.vertex_at(vertex_id, subtask)
+            if vertex.available and vertex.state is ExecutionState.FINISHED:
+                key = vertex.key(self._graph.job_id)
+                self._core.act(act.ReleasePartitions(vertex.stored_at, (key,)))

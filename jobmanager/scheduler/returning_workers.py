@@ -1,0 +1,205 @@
+"""What a new leader does with what workers bring back (behaviour 5; FLIP-383)."""
+
+from __future__ import annotations
+
+from holdover.ids import AttemptKey
+from holdover.v1 import common_pb2, events_pb2
+from jobmanager.scheduler import actions as act
+from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.core import SchedulerCore
+from jobmanager.scheduler.execution_graph import ExecutionVertex
+from jobmanager.scheduler.failover import LostSubtask
+from jobmanager.scheduler.failures import FailureHandling
+from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
+from jobmanager.scheduler.splits import SplitEnumerator
+from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
+
+
+class ReturningWorkers:
+    """Registrations of workers: during a recovery, and at any other time."""
+
+    def __init__(self, core: SchedulerCore, failures: FailureHandling) -> None:
+        self._core = core
+        self._graph = core.graph
+        self._failures = failures
+
+    def start_recovery(self, previous_workers: tuple[str, ...]) -> None:
+        """The events are replayed; from now on workers are awaited."""
+        core = self._core
+        core.enumerators = {
+            owner.vertex_id: SplitEnumerator(owner)
+            for owner in self._graph.vertices.values()
+            if owner.source is not None and owner.initialized
+        }
+        if self._graph.failure is not None:
+            return core.change_state(JobState.FAILING)
+        if self._graph.cancel_requested:
+            return core.change_state(JobState.CANCELLING)
+        core.change_state(JobState.RECONCILING)
+        recovery = core.reconciliation = Reconciliation(self._graph, previous_workers)
+        if self._graph.commit is not None:
+            # All work is done and staged; the commit needs no worker.
+            recovery.adopting = False
+            recovery.awaited.clear()
+        wait_s = core.options.recovery_wait_s
+        core.act(act.SetTimer(WAIT_TIMER, wait_s))
+        if recovery.adopting:
+            core.act(act.SetTimer(ADOPTION_TIMER, min(core.options.adoption_wait_s, wait_s)))
+        self._end_wait_if_complete()
+        core.reschedule()
+        return None
+
+    def register(self, signal: sig.WorkerRegistered) -> None:
+        """A worker brings its whole inventory: take what is wanted, miss what should be there."""
+        core, recovery = self._core, self._core.reconciliation
+        core.workers[signal.worker_id] = signal.data_address
+        late = recovery is not None and recovery.is_late(signal.worker_id)
+        rejected: list[AttemptKey] = []
+        accepted: dict[AttemptKey, None] = {}
+        bytes_kept = 0
+        for execution in self._in_graph_order(signal):
+            key = AttemptKey.from_proto(execution.attempt)
+            foreign = late and key.epoch < core.epoch
+            if foreign or not self._accept(signal.worker_id, key, execution):
+                rejected.append(key)
+            else:
+                accepted[key] = None
+                bytes_kept += sum(partition.data_bytes for partition in execution.partitions)
+        self._miss_what_was_not_offered(signal, accepted)
+        if recovery is not None:
+            if signal.worker_id not in recovery.offers:
+                recovery.bytes_kept += bytes_kept
+            recovery.offered(signal.worker_id, len(signal.finished), len(accepted))
+            if not recovery.adopting:
+                core.act(act.CancelTimer(ADOPTION_TIMER))
+        reason = "late" if late else "superseded"
+        core.act(act.RejectOffers(signal.worker_id, tuple(rejected), reason))
+        self._end_wait_if_complete()
+        core.reschedule()
+
+    def _in_graph_order(self, signal: sig.WorkerRegistered) -> list[common_pb2.FinishedExecution]:
+        """So that an adopted producer stands before a consumer that has read it."""
+        order = {vertex_id: place for place, vertex_id in enumerate(self._graph.vertices)}
+        return sorted(signal.finished, key=lambda e: order.get(e.attempt.vertex_id, len(order)))
+
+    def _accept(
+        self, worker_id: str, key: AttemptKey, execution: common_pb2.FinishedExecution
+    ) -> bool:
+        """Take an offered execution: known as finished, or finished but not yet logged."""
+        vertex = self._graph.find(key)
+        if vertex is None or self._graph.state in (JobState.CANCELLING, JobState.FAILING):
+            return False
+        if vertex.state is ExecutionState.FINISHED:
+            if vertex.key(self._graph.job_id) != key or vertex.stored_at != worker_id:
+                return False
+            if self._graph.vertices[key.vertex_id].released:
+                return False
+            self._graph.set_available(vertex, True)
+            if self._core.reconciliation is not None:
+                self._core.reconciliation.found(vertex)
+            return True
+        if self._core.is_current(vertex, key):
+            self._core.finish(vertex, execution, worker_id)
+            return True
+        return self._adopt(vertex, key, execution, worker_id)
+
+    def _adopt(
+        self,
+        vertex: ExecutionVertex,
+        key: AttemptKey,
+        execution: common_pb2.FinishedExecution,
+        worker_id: str,
+    ) -> bool:
+        """Take the output of an attempt that finished under an earlier leader without an event.
+
+        Never two attempts of one subtask: once adopted it is FINISHED, and another is superseded.
+        """
+        core, recovery = self._core, self._core.reconciliation
+        owner = self._graph.vertices[key.vertex_id]
+        if recovery is None or not recovery.open or key.epoch >= core.epoch:
+            return False
+        if vertex.state in ACTIVE_EXECUTION_STATES or not self._inputs_finished(vertex):
+            return False
+        if len(execution.partitions) != len(owner.vertex.outputs):
+            return False
+        splits = list(execution.splits)
+        if vertex.pinned_splits is not None:
+            if splits != list(vertex.pinned_splits):
+                return False
+        elif owner.source is not None and not core.enumerators[key.vertex_id].claim(splits):
+            return False
+        core.ready.pop(vertex.id, None)
+        recovery.counts[key.vertex_id].adopted += 1
+        core.finish(vertex, execution, worker_id, adopted=True)
+        return True
+
+    def _inputs_finished(self, vertex: ExecutionVertex) -> bool:
+        """An adopted subtask must have read what the log says its producers left behind."""
+        return all(p.state is ExecutionState.FINISHED for p in self._graph.producers(vertex))
+
+    def _miss_what_was_not_offered(
+        self, signal: sig.WorkerRegistered, accepted: dict[AttemptKey, None]
+    ) -> None:
+        """An inventory is complete: what it lacks is not at that worker, from this moment on."""
+        running = set(signal.running)
+        lost: list[LostSubtask] = []
+        for vertex in self._graph.all_subtasks():
+            key = vertex.key(self._graph.job_id)
+            if vertex.finished is not None and vertex.stored_at == signal.worker_id:
+                if key in accepted or key in running:
+                    continue
+                self._graph.set_available(vertex, False)
+                if self._core.reconciliation is not None and self._core.reconciliation.waiting:
+                    self._core.reconciliation.gone(vertex)
+                else:
+                    lost.append((vertex, events_pb2.RESET_REASON_PARTITION_MISSING))
+            elif self._failures.runs_at(vertex, signal.worker_id) and key not in running:
+                # Should the deployment still be under way, it must not occupy the slot.
+                self._core.act(act.Cancel(signal.worker_id, key))
+                self._core.abandon(vertex)
+        self._failures.reset(lost)
+
+    def wait_timer_fired(self) -> None:
+        """The wait is over, whoever is missing."""
+        recovery = self._core.reconciliation
+        if recovery is not None and recovery.waiting:
+            recovery.adopting = False
+            self._end_wait(recovery)
+
+    def adoption_timer_fired(self) -> None:
+        """Subtasks without a finished event are no longer held back."""
+        if self._core.reconciliation is not None:
+            self._core.reconciliation.adopting = False
+
+    def worker_lost(self, worker_id: str) -> None:
+        """A worker that had come back is gone again: it is not awaited a second time."""
+        recovery = self._core.reconciliation
+        if recovery is None or not recovery.waiting or worker_id not in recovery.offers:
+            return
+        for vertex in self._graph.all_subtasks():
+            if vertex.stored_at == worker_id:
+                recovery.gone(vertex)
+        self._end_wait_if_complete()
+
+    def _end_wait_if_complete(self) -> None:
+        recovery = self._core.reconciliation
+        if recovery is not None and recovery.waiting and not recovery.awaited:
+            recovery.ended_early = True
+            self._core.act(act.CancelTimer(WAIT_TIMER))
+            self._end_wait(recovery)
+
+    def _end_wait(self, recovery: Reconciliation) -> None:
+        """The verdict: what has not come is missing; its producers are reset, all together."""
+        recovery.waiting = False
+        missing = (*recovery.missing, *recovery.awaited)
+        recovery.awaited.clear()
+        plan = self._failures.reset(
+            (self._graph.vertex_at(*subtask), events_pb2.RESET_REASON_PARTITION_MISSING)
+            for subtask in missing
+            if self._graph.vertex_at(*subtask).state is ExecutionState.FINISHED
+        )
+        for (vertex_id, _), reason in plan.resets.items():
+            counts = recovery.counts[vertex_id].resets
+            counts[reason] = counts.get(reason, 0) + 1
+        self._core.change_state(JobState.RUNNING)
+        self._core.reschedule()
