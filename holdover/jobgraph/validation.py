@@ -291,6 +291,7 @@ def _check_exchanges(graph: JobGraph, index: JobGraphIndex) -> None:
         if vertex.parallelism or vertex.operators[0].HasField("source"):
             leads[vertex.vertex_id] = vertex.parallelism or vertex.vertex_id
         hashed = 0
+        spread: list[tuple[str, int]] = []
         for field, edge in entering.get(vertex.vertex_id, ()):
             kind = index.distribution(edge).kind
             producer = index.vertices[edge.source_vertex_id]
@@ -303,12 +304,8 @@ def _check_exchanges(graph: JobGraph, index: JobGraphIndex) -> None:
                     f"spreads rows over {vertex.vertex_id!r}, which begins with a source: what"
                     " its subtasks read beside their splits must be broadcast or forwarded",
                 )
-            elif kind in _PARTITIONED and vertex.parallelism > subpartitions:
-                raise JobGraphError(
-                    field,
-                    f"feeds {vertex.parallelism} subtasks of {vertex.vertex_id!r} from"
-                    f" {subpartitions} subpartitions: some would read nothing",
-                )
+            elif kind in _PARTITIONED:
+                spread.append((field, subpartitions))
             if kind != job_pb2.DISTRIBUTION_KIND_HASH:
                 continue
             if hashed not in (0, subpartitions):
@@ -318,7 +315,14 @@ def _check_exchanges(graph: JobGraph, index: JobGraphIndex) -> None:
                     f" {vertex.vertex_id!r} has {hashed}: equal keys would not meet",
                 )
             hashed = subpartitions
-        leads.setdefault(vertex.vertex_id, vertex.vertex_id)
+        lead = leads.setdefault(vertex.vertex_id, vertex.vertex_id)
+        for field, subpartitions in spread:
+            if isinstance(lead, int) and lead > subpartitions:
+                raise JobGraphError(
+                    field,
+                    f"feeds {lead} subtasks of {vertex.vertex_id!r} from {subpartitions}"
+                    " subpartitions: some would read nothing",
+                )
 
 
 def _check_forward(

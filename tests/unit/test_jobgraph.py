@@ -326,6 +326,16 @@ def test_more_subtasks_than_subpartitions_are_refused() -> None:
     )
 
 
+def test_forward_decides_how_many_subtasks_the_subpartitions_must_feed() -> None:
+    graph = JobGraph(job_id="j")
+    vertex(graph, source(), parallelism=9)
+    vertex(graph, source())
+    vertex(graph, sql(("a", 0), ("b", 1)))
+    join(graph, 1, 2, target_input=1)
+    join(graph, 0, 2, DISTRIBUTION_KIND_FORWARD)
+    assert refused(graph).startswith("edges[0]: feeds 9 subtasks of 'v2' from 8 subpartitions")
+
+
 def test_equal_keys_must_meet() -> None:
     graph = valid()
     graph.vertices[1].outputs[0].CopyFrom(graph.vertices[0].outputs[0])
