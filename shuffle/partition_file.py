@@ -12,7 +12,6 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import BinaryIO, Self
 
 import pyarrow as pa
@@ -44,12 +43,11 @@ from shuffle.partition_index import (
 from shuffle.partition_name import (
     DATA_SUFFIX,
     INDEX_SUFFIX,
-    JOB_PATTERN,
     PART_SUFFIX,
     PartitionIdentity,
-    parse_partition_name,
     partition_base,
 )
+from shuffle.shuffle_directory import ShuffleDirectory, sort_out
 
 BLOCK_BYTES_MAX = 2 << 20
 SUBPARTITIONS_MAX = 1 << 16
@@ -318,39 +316,10 @@ def _map_data(path: str, index: Index) -> pa.Buffer:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class ShuffleDirectory:
-    """What a shuffle directory holds: sorted names and absolute paths."""
-
-    #: Published partitions (their index exists; neither file was verified).
-    partitions: tuple[PartitionIdentity, ...]
-    #: Files that belong to no published partition: unfinished, half deleted, or foreign.
-    leftovers: tuple[str, ...]
-
-
 def scan(shuffle_dir: str) -> ShuffleDirectory:
-    """Looks through a shuffle directory, for the sweep at start-up; a missing one is empty."""
-    partitions: list[PartitionIdentity] = []
-    leftovers: list[str] = []
-    jobs = sorted(os.listdir(shuffle_dir)) if os.path.isdir(shuffle_dir) else []
-    for job in jobs:
-        directory = os.path.join(shuffle_dir, job)
-        if not JOB_PATTERN.fullmatch(job) or not os.path.isdir(directory):
-            leftovers.append(directory)
-            continue
-        files = set(os.listdir(directory))
-        for file in sorted(files):
-            stem = file.removesuffix(INDEX_SUFFIX).removesuffix(DATA_SUFFIX)
-            identity = _identity(job, stem)
-            if identity is None or stem + INDEX_SUFFIX not in files:
-                leftovers.append(os.path.join(directory, file))
-            elif file == stem + INDEX_SUFFIX:
-                partitions.append(identity)
-    return ShuffleDirectory(tuple(partitions), tuple(leftovers))
-
-
-def _identity(job: str, stem: str) -> PartitionIdentity | None:
-    try:
-        return parse_partition_name(f"{job}/{stem}")
-    except ValueError:
-        return None
+    """Looks through a shuffle directory of the local disk (`sort_out`); a missing one is empty."""
+    listing: dict[str, list[str] | None] = {}
+    for entry in os.listdir(shuffle_dir) if os.path.isdir(shuffle_dir) else []:
+        path = os.path.join(shuffle_dir, entry)
+        listing[entry] = os.listdir(path) if os.path.isdir(path) else None
+    return sort_out(shuffle_dir, listing)

@@ -21,6 +21,7 @@ from shuffle.errors import (
 )
 from shuffle.partition_file import PartitionFile, PartitionWriter, delete_partition_files, scan
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, PartitionIdentity, partition_base
+from shuffle.shuffle_directory import sort_out
 from tests.unit.shuffle.conftest import IDENTITY, WritePartition
 
 NUMBERS = pa.record_batch({"n": pa.array(range(100), pa.int64())})
@@ -164,6 +165,24 @@ def test_foreign_files_are_leftovers(shuffle_dir: str) -> None:
 
 def test_a_missing_directory_is_empty(shuffle_dir: str) -> None:
     assert scan(shuffle_dir).partitions == ()
+
+
+def test_a_listing_is_sorted_out_by_names_alone() -> None:
+    found = sort_out(
+        "/shuffle/",
+        {
+            "job": ["v-0-0-0-1.index", "v-0-0-0-1.data", "v-0-1-0-1.data", "v-0-2-0-1"],
+            "empty": [],
+            "file": None,
+        },
+    )
+    assert found.partitions == (PartitionIdentity("job", "v", 0, 0, 0, 1),)
+    assert found.leftovers == (
+        "/shuffle/file",
+        "/shuffle/job/v-0-1-0-1.data",
+        "/shuffle/job/v-0-2-0-1",
+    )
+    assert found.jobs == ("empty", "job")
 
 
 def test_an_open_partition_outlives_its_files(
