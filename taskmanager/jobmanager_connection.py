@@ -265,19 +265,24 @@ class JobManagerConnection:
                 failure = await self._try(candidate)
                 if failure is None:
                     return
+                if self._look_again.is_set():
+                    break
                 level = _log.info if failures == 0 else _log.debug
                 level("cannot register", address=candidate.address, reason=failure)
-            failures += 1
-            if failures >= self._failures_max():
-                # The leader had only forgotten the registration; now it does not answer either.
-                self._lose("the JobManager does not answer while registering again")
-            pause_s = self._runtime.randomness.uniform(_JITTER_FROM * backoff_s, backoff_s)
-            await _first_of(self._look_again.wait(), asyncio.sleep(pause_s))
-            backoff_s = min(backoff_s * 2, self._backoff_max_s)
+            if not self._look_again.is_set():
+                failures += 1
+                if failures >= self._failures_max():
+                    # It had only forgotten the registration; now it does not answer either.
+                    self._lose("the JobManager does not answer while registering again")
+                pause_s = self._runtime.randomness.uniform(_JITTER_FROM * backoff_s, backoff_s)
+                await _first_of(self._look_again.wait(), asyncio.sleep(pause_s))
+                backoff_s = min(backoff_s * 2, self._backoff_max_s)
+            if self._look_again.is_set():
+                # Another leader: it is about to be ready, however long its predecessor was away.
+                backoff_s = self._backoff_first_s
 
     async def _try(self, candidate: LeaderCandidate) -> str | None:
         """One attempt; the reason when it failed."""
-        self._look_again.clear()
         self._trying = candidate
         try:
             attempt = await _first_of(self._attempt(candidate), self._look_again.wait())
@@ -364,7 +369,7 @@ class JobManagerConnection:
         assert registration is not None
         assert end is not None
         supervisor = Supervisor("connection", on_fatal=self._loop_ended)
-        self._beat_now.clear()
+        self._beat_now.set()  # the first heartbeat tells at once what registration does not
         try:
             supervisor.run("heartbeats", lambda: self._heartbeats(registration))
             supervisor.run("session", lambda: self._session(registration), RestartPolicy())
