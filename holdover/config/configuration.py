@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 #: Environment variables with our prefix that are no options.
-RESERVED_ENVIRONMENT = ("HOLDOVER_HOME", "HOLDOVER_CONFIG")
+RESERVED_ENVIRONMENT = ("HOLDOVER_HOME", "HOLDOVER_CONFIG", "HOLDOVER_CACHE")
 _PREFIX = "HOLDOVER_"
 
 
