@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -55,18 +56,17 @@ def write_sink(context: OperatorContext, name: str, sink: Sink, upstream: BatchS
     context.cleanup.callback(_remove_unless_staged, context, directory)
     os.makedirs(directory, exist_ok=True)
     rows = 0
-    with open(path, "wb") as file:
-        try:
-            with _WRITERS[sink.format](file, upstream.schema) as write:
-                for batch in upstream.batches:
-                    context.cancellation.check()
-                    write(batch)
-                    rows += batch.num_rows
-        except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise JobError(
-                f"operator {name!r} cannot write [{describe_schema(upstream.schema)}]"
-                f" as {extension}: {error}"
-            ) from error
+    refused = partial(_refused_columns, name, extension, upstream.schema)
+    with open(path, "wb") as file, ExitStack() as closing:
+        with refused():
+            write = closing.enter_context(_WRITERS[sink.format](file, upstream.schema))
+        for batch in upstream.batches:
+            context.cancellation.check()
+            with refused():
+                write(batch)
+            rows += batch.num_rows
+        with refused():
+            closing.close()
         file.flush()
         os.fsync(file.fileno())
         size = os.fstat(file.fileno()).st_size
@@ -78,6 +78,16 @@ def write_sink(context: OperatorContext, name: str, sink: Sink, upstream: BatchS
         )
     )
     return rows
+
+
+@contextmanager
+def _refused_columns(name: str, extension: str, schema: pa.Schema) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise JobError(
+            f"operator {name!r} cannot write [{describe_schema(schema)}] as {extension}: {error}"
+        ) from error
 
 
 def check_columns(name: str, file_format: FileFormat.ValueType, schema: pa.Schema) -> None:
@@ -105,10 +115,8 @@ def _text_writer(file: BinaryIO, schema: pa.Schema) -> Iterator[_Write]:
 
     def write(batch: pa.RecordBatch) -> None:
         if batch.num_rows:
-            lines = pc.fill_null(batch.column(0).cast(pa.large_string()), "")
-            joined = pc.binary_join(pa.LargeListArray.from_arrays([0, len(lines)], lines), "\n")
-            file.write(joined[0].as_buffer())
-            file.write(b"\n")
+            values = pc.fill_null(batch.column(0), "").to_pylist()
+            file.write(("\n".join(values) + "\n").encode())
 
     yield write
 

@@ -187,9 +187,7 @@ class _SqlTask:
         self._session.register(name, schema.empty_table())
         plan = self._plan("statistics_propagation")
         self._session.unregister(name)
-        return len(sql_plan.scans(plan, sql_plan.ARROW_SCAN)) == 1 and not sql_plan.is_recursive(
-            plan
-        )
+        return sql_plan.is_read_once(plan, sql_plan.ARROW_SCAN)
 
     def _plan(self, disabled_optimizers: str) -> sql_plan.PlanNode:
         self._session.execute(f"SET disabled_optimizers = '{disabled_optimizers}'")

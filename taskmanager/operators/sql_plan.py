@@ -16,6 +16,11 @@ ARROW_SCAN = "PYTHON_ARROW_SCAN"
 
 # Operators that treat each row of their input by itself.
 _ROW_BY_ROW = frozenset({"PROJECTION", "FILTER", "UNNEST"})
+# Other operators that pull their input once, from its beginning to its end.
+_PULLS_ONCE = frozenset(
+    {"HASH_GROUP_BY", "PERFECT_HASH_GROUP_BY", "UNGROUPED_AGGREGATE", "ORDER_BY", "TOP_N", "LIMIT"}
+    | {"STREAMING_LIMIT", "WINDOW", "STREAMING_WINDOW", "CROSS_PRODUCT"}
+)
 _JOINS = frozenset(
     {"HASH_JOIN", "NESTED_LOOP_JOIN", "BLOCKWISE_NL_JOIN", "PIECEWISE_MERGE_JOIN", "IE_JOIN"}
 )
@@ -59,9 +64,15 @@ def scans(plan: PlanNode, kind: str) -> list[PlanNode]:
     return [node for node in plan.walk() if node.name == kind or node.info.get("Function") == kind]
 
 
-def is_recursive(plan: PlanNode) -> bool:
-    """Whether a part of the plan runs again and again, and would read its inputs as often."""
-    return any("RECURSIVE" in node.name or "DELIM" in node.name for node in plan.walk())
+def is_read_once(plan: PlanNode, kind: str) -> bool:
+    """Whether an input that can be read only once may be given to the query.
+
+    True when it is scanned once and everything above the scan is known to pull it once.
+    """
+    path = _path_to_only_scan(plan, kind)
+    return path is not None and all(
+        node.name in _ROW_BY_ROW | _JOINS | _PULLS_ONCE for node, _ in path
+    )
 
 
 def is_union_of_pieces(plan: PlanNode, kind: str) -> bool:
@@ -70,16 +81,26 @@ def is_union_of_pieces(plan: PlanNode, kind: str) -> bool:
     True when the input is scanned once and only filtered, projected, and joined on the side whose
     rows a join treats one by one; the other inputs are whole for every piece.
     """
+    path = _path_to_only_scan(plan, kind)
+    return path is not None and all(_keeps_rows_apart(node, child) for node, child in path)
+
+
+def _path_to_only_scan(plan: PlanNode, kind: str) -> list[tuple[PlanNode, int]] | None:
+    """The operators above the scan, each with the child that leads to it; None unless one scan."""
     found = scans(plan, kind)
-    if len(found) != 1 or is_recursive(plan):
-        return False
+    if len(found) != 1:
+        return None
+    path: list[tuple[PlanNode, int]] = []
     node = plan
     while node is not found[0]:
-        on_path = [i for i, child in enumerate(node.children) if found[0] in child.walk()]
-        if len(on_path) != 1 or not _keeps_rows_apart(node, on_path[0]):
-            return False
-        node = node.children[on_path[0]]
-    return True
+        (child,) = [
+            number
+            for number, below in enumerate(node.children)
+            if any(scan is found[0] for scan in below.walk())
+        ]
+        path.append((node, child))
+        node = node.children[child]
+    return path
 
 
 def _keeps_rows_apart(node: PlanNode, child: int) -> bool:
