@@ -117,9 +117,32 @@ def plain_array(array: pa.Array, target: pa.DataType) -> pa.Array:
             return values.take(array.indices)
         if pa.types.is_run_end_encoded(array.type):
             return plain_array(compute.run_end_decode(array), target)
+        if pa.types.is_struct(array.type):
+            return _plain_struct(array, target)
+        if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+            return _plain_list(array, target)
         return array.cast(target)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise UnsupportedColumnType(str(array.type)) from error
+
+
+# Arrow's own cast of nested columns goes wrong for slices with lists of nulls in them, so the
+# children that need it are cast one by one and put together again.
+
+
+def _plain_struct(array: pa.StructArray, target: pa.DataType) -> pa.StructArray:
+    fields = [target.field(i) for i in range(target.num_fields)]
+    children = [plain_array(array.field(i), field.type) for i, field in enumerate(fields)]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+
+def _plain_list(array: pa.ListArray | pa.LargeListArray, target: pa.DataType) -> pa.Array:
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    values = plain_array(array.values.slice(first, last - first), target.value_type)
+    offsets = compute.subtract(array.offsets, pa.scalar(first, array.offsets.type))
+    mask = array.is_null() if array.null_count else None
+    return type(array).from_arrays(offsets, values, type=target, mask=mask)
 
 
 def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
