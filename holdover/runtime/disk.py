@@ -1,8 +1,9 @@
 """Files, as services see them.
 
-All paths are absolute. Nothing blocks the event loop. Every `OSError` passes through with its errno
-and file name. What is durable (survives a power loss) is said per method; everything else survives
-the death of the process only.
+All paths are absolute. Nothing blocks the event loop. Cancelling a call leaves nothing open or
+locked, but what it was doing may still happen, and later than the cancellation. Every `OSError`
+passes through with its errno and file name. What is durable (survives a power loss) is said per
+method; everything else survives the death of the process only.
 """
 
 from __future__ import annotations

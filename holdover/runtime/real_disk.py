@@ -1,7 +1,7 @@
 """Files on the machine's own file systems.
 
-File contents go through `aiofiles`; calls without such a counterpart (fsync, locks, directories)
-run on the same small pool of threads. It belongs to the disk alone, so that name resolution or any
+Files that stay open go through `aiofiles`; whatever is one step for the caller is one step in a
+thread, of the same small pool. It belongs to the disk alone, so that name resolution or any
 other user of the loop's default threads cannot delay a flush.
 """
 
@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-import aiofiles
+from aiofiles.threadpool import wrap
 from aiofiles.threadpool.binary import AsyncFileIO
 
 from holdover.runtime.disk import AppendFile, Entry, FileLock, FileStat
@@ -29,6 +29,7 @@ _THREADS_MAX = 8
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=io.FileIO | None)
 
 
 class LocalDisk:
@@ -39,10 +40,7 @@ class LocalDisk:
 
     async def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """See `Disk.read`."""
-        async with aiofiles.open(path, "rb", executor=self._threads) as file:
-            if offset:
-                await file.seek(offset)
-            return await file.read(-1 if length is None else length)
+        return await self._in_thread(_read, path, offset, length)
 
     async def publish(self, path: str, data: bytes) -> None:
         """See `Disk.publish`."""
@@ -50,8 +48,8 @@ class LocalDisk:
 
     async def open_append(self, path: str) -> AppendFile:
         """See `Disk.open_append`."""
-        file = await aiofiles.open(path, "ab", buffering=0, executor=self._threads)
-        return LocalAppendFile(path, file, self._threads)
+        file = await self._kept(_open_append, path)
+        return LocalAppendFile(path, wrap(file, executor=self._threads), self._threads)
 
     async def sync_directory(self, path: str) -> None:
         """See `Disk.sync_directory`."""
@@ -101,18 +99,22 @@ class LocalDisk:
 
     async def lock(self, path: str) -> FileLock | None:
         """See `Disk.lock`."""
-        locking = asyncio.get_running_loop().run_in_executor(self._threads, _lock, path)
-        try:
-            descriptor = await asyncio.shield(locking)
-        except asyncio.CancelledError:
-            # The thread cannot be stopped, and a lock that nobody knows of would be held for ever.
-            locking.add_done_callback(_close_result)
-            raise
-        return None if descriptor is None else LocalFileLock(descriptor, self._threads)
+        file = await self._kept(_lock, path)
+        return None if file is None else LocalFileLock(file, self._threads)
 
     async def free_bytes(self, path: str) -> int:
         """See `Disk.free_bytes`."""
         return (await self._in_thread(shutil.disk_usage, path)).free
+
+    async def _kept(self, open_file: Callable[[str], F], path: str) -> F:
+        """Open a file in a thread, which cannot be cancelled: a file that the caller no longer waits
+        for is closed here, for a lock that nobody knows of would be held for ever."""
+        opening = asyncio.get_running_loop().run_in_executor(self._threads, open_file, path)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_result)
+            raise
 
     async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
@@ -159,15 +161,13 @@ class LocalAppendFile:
 class LocalFileLock:
     """An flock, which the kernel gives back when the process dies."""
 
-    def __init__(self, descriptor: int, threads: ThreadPoolExecutor) -> None:
-        self._descriptor: int | None = descriptor
+    def __init__(self, file: io.FileIO, threads: ThreadPoolExecutor) -> None:
+        self._file = file
         self._threads = threads
 
     async def release(self) -> None:
         """See `FileLock.release`."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            await asyncio.get_running_loop().run_in_executor(self._threads, os.close, descriptor)
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._file.close)
 
 
 def _naming(error: OSError, path: str) -> OSError:
@@ -247,22 +247,33 @@ def _glob(pattern: str) -> list[FileStat]:
     return found
 
 
-def _close_result(locking: asyncio.Future[int | None]) -> None:
-    if locking.cancelled() or locking.exception() is not None:
-        return
-    descriptor = locking.result()
-    if descriptor is not None:
-        os.close(descriptor)
+def _read(path: str, offset: int, length: int | None) -> bytes:
+    with open(path, "rb") as file:
+        if offset:
+            file.seek(offset)
+        return file.read(-1 if length is None else length)
 
 
-def _lock(path: str) -> int | None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def _open_append(path: str) -> io.FileIO:
+    return open(path, "ab", buffering=0)
+
+
+def _lock(path: str) -> io.FileIO | None:
+    file = open(path, "ab", buffering=0)  # noqa: SIM115  the lock lives as long as the file
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
+        file.close()
         return None
     except OSError as error:
-        os.close(descriptor)
+        file.close()
         raise _naming(error, path) from error
-    return descriptor
+    return file
+
+
+def _close_result(opening: asyncio.Future[F]) -> None:
+    if opening.cancelled() or opening.exception() is not None:
+        return
+    file = opening.result()
+    if file is not None:
+        file.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 
 import pytest
 
@@ -161,6 +162,22 @@ async def test_a_cancelled_lock_is_not_held_by_nobody(disk_arm: DiskArm) -> None
         while (held := await disk_arm.disk.lock(path)) is None:
             await asyncio.sleep(0.01)
     await held.release()
+
+
+async def test_cancelled_calls_leave_nothing_open(disk_arm: DiskArm) -> None:
+    """An unclosed file is a ResourceWarning, which fails the test."""
+    path = await write_file(disk_arm, "a", bytes(1_000_000))
+    for _ in range(50):
+        reading = asyncio.create_task(disk_arm.disk.read(path))
+        opening = asyncio.create_task(disk_arm.disk.open_append(path))
+        await asyncio.sleep(0)
+        reading.cancel()
+        opening.cancel()
+        await asyncio.wait([reading, opening])
+        if not opening.cancelled():
+            await opening.result().close()
+        del reading, opening
+    gc.collect()
 
 
 async def test_free_bytes_is_a_positive_number(disk_arm: DiskArm) -> None:
