@@ -107,8 +107,8 @@ class LocalDisk:
         return (await self._in_thread(shutil.disk_usage, path)).free
 
     async def _kept(self, open_file: Callable[[str], F], path: str) -> F:
-        """Open a file in a thread, which cannot be cancelled: a file that the caller no longer waits
-        for is closed here, for a lock that nobody knows of would be held for ever."""
+        """Open a file in a thread, which cannot be cancelled: a file that the caller no longer
+        waits for is closed here, for a lock that nobody knows of would be held for ever."""
         opening = asyncio.get_running_loop().run_in_executor(self._threads, open_file, path)
         try:
             return await asyncio.shield(opening)
