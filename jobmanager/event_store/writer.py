@@ -257,7 +257,7 @@ class JobEventWriter:
                 raise  # the supervisor logs it and starts the loop again
 
     async def _wait_until_due(self) -> None:
-        while self._sequence <= self._durable_sequence:
+        while self._sequence <= self._durable_sequence and not self._reason:
             self._flush_requested = False
             self._wake.clear()
             await self._wake.wait()
@@ -378,7 +378,7 @@ class JobEventWriter:
             )
             self._superseding = None
         except OSError as error:  # tried again after the next flush
-            self._log.warning("superseded segments are not removed yet", reason=str(error))
+            self._warn("superseded segments are not removed yet", str(error))
 
     def _header(self, segment_id: SegmentId, first: int, *, is_snapshot: bool) -> SegmentHeader:
         return SegmentHeader(
@@ -424,12 +424,16 @@ class JobEventWriter:
         self._drop_for_snapshot()
         self._reason = reason
         self._failures += 1
+        self._warn("event log is degraded", reason)
+        self._tell_status()
+        await self._seal()
+
+    def _warn(self, event: str, reason: str) -> None:
+        """Log what is tried again and may fail again, but not each time (case P06)."""
         now_s = self._clock.monotonic_s()
         if self._logged_s is None or now_s - self._logged_s >= _LOG_INTERVAL_S:
             self._logged_s = now_s
-            self._log.warning("event log is degraded", reason=reason, failures=self._failures)
-        self._tell_status()
-        await self._seal()
+            self._log.warning(event, reason=reason, failures=self._failures)
 
     def _retry_delay_s(self) -> float:
         first_s = self._settings.retry_delay_first_s
