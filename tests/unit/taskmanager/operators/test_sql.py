@@ -218,3 +218,15 @@ def test_a_group_by_larger_than_its_memory_spills(tmp_path: Path) -> None:
     with operator_context(tmp_path, (), options) as context:
         opened = open_chain(context, JobVertex(operators=[sql_operator(query, t=0)]), {0: stream})
         assert sum(batch.num_rows for batch in opened.batches) == 2_000_000
+
+
+def test_a_query_sees_nothing_of_the_query_before_it(tmp_path: Path) -> None:
+    with operator_context(tmp_path) as context:
+        run_chain(
+            context,
+            [sql_operator("SELECT count(*) AS n FROM a, b", a=0, b=0)],
+            {0: stream_of(NAMES)},
+        )
+    for table in ("a", "b"):
+        with operator_context(tmp_path) as context, pytest.raises(JobError, match="does not exist"):
+            run_chain(context, [sql_operator(f"FROM {table}", t=0)], {0: stream_of(NAMES)})
