@@ -116,5 +116,7 @@ class JobEnd:
     def _end(self, state: JobState) -> None:
         self.ended = state
         self._core.act(act.CancelTimer(CANCEL_TIMER))
+        # Without this, what is returned would be granted again for ever.
+        self._core.act(act.DeclareSlots(0))
         self._core.act(act.ReturnSlots(self._core.slots.give_back()))
         self._core.act(act.EndJob(state, self._graph.failure))
