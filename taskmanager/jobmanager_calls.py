@@ -62,8 +62,7 @@ class JobManagerCalls:
             if not len(queue):
                 self._reports_waiting.clear()
                 await self._reports_waiting.wait()
-            if not queue.urgent:
-                await asyncio.sleep(_RUNNING_REPORT_DELAY_S)
+            await self._wait_for_an_end(queue)
             registration, stub = await self._connection.connected()
             taken = queue.take(_REPORTS_MAX, _REPORT_BYTES_MAX)
             if not taken:
@@ -79,6 +78,16 @@ class JobManagerCalls:
                 backoff = _Backoff()
             else:
                 await backoff.pause()
+
+    async def _wait_for_an_end(self, queue: ReportQueue) -> None:
+        """Return at once when an attempt's end is queued, or soon comes; after a moment anyway."""
+        try:
+            async with asyncio.timeout(_RUNNING_REPORT_DELAY_S):
+                while not queue.urgent:
+                    self._reports_waiting.clear()
+                    await self._reports_waiting.wait()
+        except TimeoutError:
+            return
 
     async def _send_reports(
         self,
