@@ -24,8 +24,9 @@ from jobmanager import sink_commit
 from jobmanager.event_store import (
     EventStoreDegraded,
     JobEventWriter,
-    LogDamaged,
     LogUnreadable,
+    UnknownEventType,
+    UnsupportedLogVersion,
     set_aside,
 )
 from jobmanager.event_store.disabled import DisabledJobEventWriter
@@ -142,7 +143,7 @@ class JobMaster:
         try:
             replayed = await replay_job(self._disk, directory, graph)
         except (LogUnreadable, ReplayError, InvalidTransition) as error:
-            if isinstance(error, LogUnreadable) and not isinstance(error, LogDamaged):
+            if isinstance(error, UnknownEventType | UnsupportedLogVersion):
                 raise RecoveryDataUnreadable(str(error)) from error
             _log.error("event log is damaged, the job starts anew", job=self.job_id, why=str(error))
             await set_aside(self._disk, directory)

@@ -117,7 +117,7 @@ class WorkerService(taskmanager_pb2_grpc.ResourceManagerServicer):
         refreshed: bool,
     ) -> list[tuple[str, list[common_pb2.ExecutionAttempt]]]:
         """Every job hears of the worker and judges what it offers; unknown jobs are over."""
-        rejected = []
+        rejected: list[tuple[str, list[common_pb2.ExecutionAttempt]]] = []
         for master in services.dispatcher.masters():
             answers = await master.register_worker(
                 sig.WorkerRegistered(

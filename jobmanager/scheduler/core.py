@@ -116,8 +116,7 @@ class SchedulerCore:
                 event = initialize_vertex(self.graph, owner, self.options.adaptive)
             except ValueError as error:
                 return job_failure(f"vertex {owner.vertex.name}: {error}")
-            self.emit(events_pb2.JobEvent(vertex_initialized=event))
-            self.enqueue(owner)
+            self._take_shape(owner, event)
         return None
 
     def initialize_source(self, vertex_id: str, splits: tuple[job_pb2.Split, ...]) -> None:
@@ -125,9 +124,16 @@ class SchedulerCore:
         owner = self.graph.vertices[vertex_id]
         if owner.initialized or self.graph.state is not JobState.RUNNING:
             return
-        event = initialize_source(owner, splits, self.options.adaptive)
+        self._take_shape(owner, initialize_source(owner, splits, self.options.adaptive))
+
+    def _take_shape(
+        self, owner: ExecutionJobVertex, event: events_pb2.ExecutionJobVertexInitialized
+    ) -> None:
+        """Without this event the work of all its subtasks is lost: it is written out at once."""
         self.emit(events_pb2.JobEvent(vertex_initialized=event))
-        self.enumerators[vertex_id] = SplitEnumerator(owner)
+        self.act(act.FlushEvents())
+        if owner.source is not None:
+            self.enumerators[owner.vertex_id] = SplitEnumerator(owner)
         self.enqueue(owner)
 
     # Readiness

@@ -13,6 +13,7 @@ from jobmanager.scheduler.failover import LostSubtask, ResetPlan, RestartStrateg
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
 
 RESTART_TIMER = "restart/"
+REFUSAL_PAUSE_S = 0.1
 
 
 class FailureHandling:
@@ -35,6 +36,8 @@ class FailureHandling:
                     self._graph.set_available(vertex, False)
                     lost.append((vertex, events_pb2.RESET_REASON_WORKER_LOST))
             elif self.runs_at(vertex, worker_id):
+                # Should the worker be back already, under the same name, it must not go on.
+                core.act(act.Cancel(worker_id, vertex.key(self._graph.job_id)))
                 core.abandon(vertex)
         self.reset(lost)
         core.reschedule()
@@ -72,11 +75,21 @@ class FailureHandling:
             failure.message += f" ({where}; the job has used all {allowed} restarts it may have)"
             return failure
         if failure.kind == common_pb2.FAILURE_KIND_TASK and delay_s > 0:
-            vertex.held = True
-            timer = f"{RESTART_TIMER}{vertex.vertex_id}/{vertex.subtask}"
-            core.act(act.SetTimer(timer, delay_s))
+            self._hold(vertex, delay_s)
         core.reschedule()
         return None
+
+    def deployment_refused(self, vertex: ExecutionVertex) -> None:
+        """The current attempt did not start; the next one is not to meet the same refusal at
+        once.
+        """
+        self._core.abandon(vertex)
+        self._hold(vertex, REFUSAL_PAUSE_S)
+
+    def _hold(self, vertex: ExecutionVertex, delay_s: float) -> None:
+        vertex.held = True
+        timer = f"{RESTART_TIMER}{vertex.vertex_id}/{vertex.subtask}"
+        self._core.act(act.SetTimer(timer, delay_s))
 
     def restart_delay_over(self, timer: str) -> None:
         """A failed subtask may run again."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from holdover.v1 import events_pb2
+from holdover.ids import AttemptKey
+from holdover.v1 import common_pb2, events_pb2
 from jobmanager.scheduler.execution_graph import ExecutionGraph, ExecutionVertex, SubtaskId
 from jobmanager.scheduler.states import ExecutionState
 
@@ -54,6 +55,8 @@ class Reconciliation:
         }
         #: Awaited partitions that are known to be gone; reset together when the wait ends.
         self.missing: dict[SubtaskId, None] = {}
+        #: Offers of unlogged work whose producers' own (unlogged) work has not been offered yet.
+        self.deferred: dict[AttemptKey, tuple[str, common_pb2.FinishedExecution]] = {}
         #: What each worker offered when it registered first.
         self.offers: dict[str, WorkerOffer] = {}
         self.waiting = True

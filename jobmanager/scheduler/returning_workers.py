@@ -66,12 +66,14 @@ class ReturningWorkers:
                 accepted[key] = None
                 bytes_kept += sum(partition.data_bytes for partition in execution.partitions)
         self._miss_what_was_not_offered(signal, accepted)
+        self._take_up_deferred()
         if recovery is not None:
             if signal.worker_id not in recovery.offers:
                 recovery.bytes_kept += bytes_kept
             recovery.offered(signal.worker_id, len(signal.finished), len(accepted))
             if not recovery.adopting:
                 core.act(act.CancelTimer(ADOPTION_TIMER))
+                self._give_up_deferred(recovery)
         reason = "late" if late else "superseded"
         core.act(act.RejectOffers(signal.worker_id, tuple(rejected), reason))
         self._end_wait_if_complete()
@@ -118,8 +120,11 @@ class ReturningWorkers:
         owner = self._graph.vertices[key.vertex_id]
         if recovery is None or not recovery.open or key.epoch >= core.epoch:
             return False
-        if vertex.state in ACTIVE_EXECUTION_STATES or not self._inputs_finished(vertex):
+        if vertex.state in ACTIVE_EXECUTION_STATES:
             return False
+        if not self._inputs_finished(vertex):
+            recovery.deferred[key] = (worker_id, execution)
+            return True
         if len(execution.partitions) != len(owner.vertex.outputs):
             return False
         splits = list(execution.splits)
@@ -157,6 +162,10 @@ class ReturningWorkers:
                 # Should the deployment still be under way, it must not occupy the slot.
                 self._core.act(act.Cancel(signal.worker_id, key))
                 self._core.abandon(vertex)
+        for key in signal.running:
+            running_vertex = self._graph.find(key)
+            if running_vertex is None or not self._core.is_current(running_vertex, key):
+                self._core.act(act.Cancel(signal.worker_id, key))
         self._failures.reset(lost)
 
     def wait_timer_fired(self) -> None:
@@ -164,12 +173,38 @@ class ReturningWorkers:
         recovery = self._core.reconciliation
         if recovery is not None and recovery.waiting:
             recovery.adopting = False
+            self._give_up_deferred(recovery)
             self._end_wait(recovery)
 
     def adoption_timer_fired(self) -> None:
         """Subtasks without a finished event are no longer held back."""
-        if self._core.reconciliation is not None:
-            self._core.reconciliation.adopting = False
+        recovery = self._core.reconciliation
+        if recovery is not None:
+            recovery.adopting = False
+            self._give_up_deferred(recovery)
+
+    def _take_up_deferred(self) -> None:
+        """Adopt what was offered before the work that it had read; producers stand first."""
+        recovery = self._core.reconciliation
+        if recovery is None or not recovery.deferred:
+            return
+        order = {vertex_id: place for place, vertex_id in enumerate(self._graph.vertices)}
+        offers = sorted(recovery.deferred.items(), key=lambda item: order[item[0].vertex_id])
+        recovery.deferred.clear()
+        for key, (worker_id, execution) in offers:
+            vertex = self._graph.find(key)
+            if vertex is None or vertex.state is ExecutionState.FINISHED:
+                adopted = False
+            else:
+                adopted = self._adopt(vertex, key, execution, worker_id)
+            if not adopted:
+                self._core.act(act.ReleasePartitions(worker_id, (key,)))
+
+    def _give_up_deferred(self, recovery: Reconciliation) -> None:
+        """What they had read did not come back: they run again."""
+        for key, (worker_id, _) in recovery.deferred.items():
+            self._core.act(act.ReleasePartitions(worker_id, (key,)))
+        recovery.deferred.clear()
 
     def worker_lost(self, worker_id: str) -> None:
         """A worker that had come back is gone again: it is not awaited a second time."""

@@ -41,21 +41,22 @@ class Scheduler:
     ) -> None:
         self.graph = graph
         self.restart_strategy = restart_strategy
-        self._core = SchedulerCore(graph, epoch, options)
-        self._failures = FailureHandling(self._core, restart_strategy)
-        self._returns = ReturningWorkers(self._core, self._failures)
-        self._end = JobEnd(self._core)
+        #: State shared with the parts; others may read it only.
+        self.core = SchedulerCore(graph, epoch, options)
+        self._failures = FailureHandling(self.core, restart_strategy)
+        self._returns = ReturningWorkers(self.core, self._failures)
+        self._end = JobEnd(self.core)
         self._handlers: dict[type, Callable[..., None]] = {
-            sig.JobStarted: lambda _: self._core.change_state(JobState.RUNNING),
+            sig.JobStarted: lambda _: self.core.change_state(JobState.RUNNING),
             sig.RecoveryStarted: lambda s: self._returns.start_recovery(s.previous_workers),
             sig.WorkerRegistered: self._returns.register,
             sig.WorkerLost: self._on_worker_lost,
-            sig.SlotsGranted: lambda s: self._core.slots.grant(s.slots),
+            sig.SlotsGranted: lambda s: self.core.slots.grant(s.slots),
             sig.SlotsReclaimed: self._on_slots_reclaimed,
             sig.ExecutionReported: self._on_execution_reported,
             sig.DeploymentRefused: self._on_deployment_refused,
             sig.CancellationUnknown: self._on_cancellation_unknown,
-            sig.SplitsEnumerated: lambda s: self._core.initialize_source(s.vertex_id, s.splits),
+            sig.SplitsEnumerated: lambda s: self.core.initialize_source(s.vertex_id, s.splits),
             sig.SplitEnumerationFailed: lambda s: self._end.fail(job_failure(s.reason)),
             sig.CancelRequested: lambda _: self._end.cancel(),
             sig.TimerFired: self._on_timer_fired,
@@ -72,38 +73,38 @@ class Scheduler:
     @property
     def reconciliation(self) -> Reconciliation | None:
         """The recovery, if this leader recovered the job rather than started it."""
-        return self._core.reconciliation
+        return self.core.reconciliation
 
     @property
     def waiting(self) -> str:
         """Why nothing runs although something could; empty otherwise."""
-        return self._core.waiting
+        return self.core.waiting
 
     def handle(self, signal: sig.Signal) -> Decision:
         """Decide about one signal. After the job has ended, nothing is decided any more."""
-        decision = self._core.decision = Decision()
+        decision = self.core.decision = Decision()
         if self.ended is None:
             self._handlers[type(signal)](signal)
             self._settle()
         elif isinstance(signal, sig.SlotsGranted):
-            self._core.act(act.ReturnSlots(signal.slots))
+            self.core.act(act.ReturnSlots(signal.slots))
         return decision
 
     def _settle(self) -> None:
         """What may follow from any signal: vertices take shape, the job ends, slots are used."""
         if self.ended is None:
-            failure = self._core.initialize_vertices()
+            failure = self.core.initialize_vertices()
             if failure is not None:
                 self._end.fail(failure)
             self._end.settle()
         if self.ended is None:
-            self._core.assign_slots()
+            self.core.assign_slots()
 
     def next_split(self, key: AttemptKey, received: int) -> tuple[bool, job_pb2.Split | None]:
         """A source attempt's wish: (whether it is still current, the split or None at the end)."""
         vertex = self.graph.find(key)
-        enumerator = self._core.enumerators.get(key.vertex_id)
-        if vertex is None or enumerator is None or not self._core.is_current(vertex, key):
+        enumerator = self.core.enumerators.get(key.vertex_id)
+        if vertex is None or enumerator is None or not self.core.is_current(vertex, key):
             return False, None
         return True, enumerator.next_split(vertex, received)
 
@@ -112,21 +113,21 @@ class Scheduler:
         self._returns.worker_lost(signal.worker_id)
 
     def _on_slots_reclaimed(self, signal: sig.SlotsReclaimed) -> None:
-        self._core.reclaim = signal.count
+        self.core.reclaim = signal.count
 
     def _on_execution_reported(self, signal: sig.ExecutionReported) -> None:
         vertex = self.graph.find(signal.key)
-        if vertex is None or not self._core.is_current(vertex, signal.key):
+        if vertex is None or not self.core.is_current(vertex, signal.key):
             self._drop_late_report(vertex, signal)
         elif signal.state == ExecutionState.RUNNING:
             if vertex.state is ExecutionState.DEPLOYING:
                 self.graph.transition(vertex, ExecutionState.RUNNING)
         elif vertex.state is ExecutionState.CANCELING or signal.state == ExecutionState.CANCELED:
             if signal.state == ExecutionState.FINISHED:
-                self._core.act(act.ReleasePartitions(signal.worker_id, (signal.key,)))
+                self.core.act(act.ReleasePartitions(signal.worker_id, (signal.key,)))
             self._try_again(vertex)
         elif signal.state == ExecutionState.FINISHED and signal.finished is not None:
-            self._core.finish(vertex, signal.finished, signal.worker_id)
+            self.core.finish(vertex, signal.finished, signal.worker_id)
         else:
             failure = self._failures.attempt_failed(vertex, signal.failure or _no_reason())
             if failure is not None:
@@ -142,24 +143,24 @@ class Scheduler:
             and vertex.key(self.graph.job_id) == signal.key
         )
         if signal.state == ExecutionState.FINISHED and not known:
-            self._core.act(act.ReleasePartitions(signal.worker_id, (signal.key,)))
+            self.core.act(act.ReleasePartitions(signal.worker_id, (signal.key,)))
 
     def _try_again(self, vertex: ExecutionVertex) -> None:
         """The current attempt is over and nobody is to blame."""
-        self._core.abandon(vertex)
-        self._core.enqueue_subtask(vertex)
+        self.core.abandon(vertex)
+        self.core.enqueue_subtask(vertex)
 
     def _on_deployment_refused(self, signal: sig.DeploymentRefused) -> None:
         vertex = self.graph.find(signal.key)
-        if vertex is not None and self._core.is_current(vertex, signal.key):
-            self._try_again(vertex)
+        if vertex is not None and self.core.is_current(vertex, signal.key):
+            self._failures.deployment_refused(vertex)
 
     def _on_cancellation_unknown(self, signal: sig.CancellationUnknown) -> None:
         vertex = self.graph.find(signal.key)
         if (
             vertex is not None
             and vertex.state is ExecutionState.CANCELING
-            and self._core.is_current(vertex, signal.key)
+            and self.core.is_current(vertex, signal.key)
         ):
             self._try_again(vertex)
 

@@ -29,6 +29,10 @@ class SlotPool:
         """Number of slots in which an attempt may run."""
         return len(self._occupied)
 
+    def occupied(self) -> dict[SlotId, SubtaskId]:
+        """Which subtask occupies which slot."""
+        return dict(self._occupied)
+
     def grant(self, slots: tuple[SlotId, ...]) -> None:
         """Take slots into the pool; one that is there already stays as it is."""
         for slot in slots:

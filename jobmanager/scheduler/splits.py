@@ -24,6 +24,10 @@ class SplitEnumerator:
         }
         self._unread = deque(s.index for s in owner.splits if s.index not in taken)
 
+    def unread(self) -> tuple[int, ...]:
+        """Indexes of the splits that nobody has been handed."""
+        return tuple(self._unread)
+
     def next_split(self, vertex: ExecutionVertex, received: int) -> job_pb2.Split | None:
         """The split after the first `received` ones of the current attempt; None when there are no
         more.

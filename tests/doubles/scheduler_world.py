@@ -84,6 +84,10 @@ class SchedulerWorld:
         self.splits = splits
         self.options = options
         self.epoch = 0
+        #: Whether partitions may vanish without the leader's knowing it yet.
+        self.workers_may_lose = False
+        #: How likely a flush that the scheduler asked for is complete when the leader dies.
+        self.flush_probability = 0.7
         self.log: list[events_pb2.JobEvent] = []
         self.durable = 0
         self.pending: list[sig.Signal] = []
@@ -134,7 +138,7 @@ class SchedulerWorld:
         refreshed = worker.seen_epoch == self.epoch
         worker.registered, worker.seen_epoch = True, self.epoch
         self.known_workers = tuple(dict.fromkeys((*self.known_workers, worker.worker_id)))
-        self.deliver(
+        self.pending.append(
             sig.WorkerRegistered(
                 worker.worker_id,
                 f"{worker.worker_id}:1",
@@ -156,7 +160,7 @@ class SchedulerWorld:
             worker.registered = False
             self.held = {s: None for s in self.held if s.worker_id != worker.worker_id}
             if self.scheduler is not None:
-                self.deliver(sig.WorkerLost(worker.worker_id, "killed"))
+                self.pending.append(sig.WorkerLost(worker.worker_id, "killed"))
 
     # Signals and actions
 
@@ -198,7 +202,7 @@ class SchedulerWorld:
             case act.CancelTimer():
                 self.timers.pop(action.name, None)
             case act.FlushEvents():
-                if self.random.random() < 0.7:
+                if self.random.random() < self.flush_probability:
                     self.durable = len(self.log)
             case act.EnumerateSplits():
                 splits = tuple(
@@ -225,12 +229,15 @@ class SchedulerWorld:
     def _deploy(self, action: act.Deploy) -> None:
         key = AttemptKey.from_proto(action.deployment.attempt)
         worker = self.workers[action.slot.worker_id]
-        assert action.slot in self.held, f"{action.slot} was not granted"
-        if not worker.registered:
-            self.pending.append(sig.DeploymentRefused(key, "gone"))
+        busy = any(t.deployment.slot == action.slot.index for t in worker.running.values())
+        unknown = self.workers_may_lose and action.slot not in self.held
+        if not worker.registered or busy or unknown:
+            self.pending.append(sig.DeploymentRefused(key, "gone or busy"))
             return
+        assert action.slot in self.held, f"{action.slot} was not granted"
         for name, owner in self._inputs(action.deployment):
-            assert name in owner.rows, f"{key} is deployed to read {name}, which is not there"
+            there = name in owner.rows or self.workers_may_lose
+            assert there, f"{key} is deployed to read {name}, which is not there"
         self.starts.append(key)
         worker.running[key] = RunningTask(action.deployment)
 

@@ -1,0 +1,82 @@
+"""What is always true of a scheduler between two signals. Every test checks it after every step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from jobmanager.scheduler.core import SchedulerCore
+from jobmanager.scheduler.scheduler import Scheduler
+from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState
+
+
+class InvariantBroken(AssertionError):
+    """The scheduler's state contradicts itself; the message says where."""
+
+
+def check(scheduler: Scheduler) -> None:
+    """Raise InvariantBroken, naming every contradiction, if there is one."""
+    core = scheduler.core
+    broken = [*_counts(core), *_executions(core), *_slots(core), *_splits(core), *_recovery(core)]
+    if broken:
+        raise InvariantBroken("; ".join(broken))
+
+
+def _counts(core: SchedulerCore) -> Iterator[str]:
+    for owner in core.graph.vertices.values():
+        finished = sum(v.state is ExecutionState.FINISHED for v in owner.subtasks)
+        available = sum(v.available for v in owner.subtasks)
+        if owner.finished_count != finished:
+            yield f"{owner.vertex_id}: {finished} finished, counted {owner.finished_count}"
+        if owner.available_count != available:
+            yield f"{owner.vertex_id}: {available} available, counted {owner.available_count}"
+        if len(owner.subtasks) != owner.parallelism:
+            yield f"{owner.vertex_id}: {len(owner.subtasks)} of {owner.parallelism} subtasks"
+
+
+def _executions(core: SchedulerCore) -> Iterator[str]:
+    for vertex in core.graph.all_subtasks():
+        where = f"{vertex.vertex_id}/{vertex.subtask}"
+        finished = vertex.state is ExecutionState.FINISHED
+        if finished is not (vertex.finished is not None):
+            yield f"{where}: {vertex.state.name} with finished record {vertex.finished}"
+        if vertex.available and (not finished or vertex.stored_at not in core.workers):
+            yield f"{where}: available, {vertex.state.name} at {vertex.stored_at!r}"
+        if (vertex.state is ExecutionState.SCHEDULED) is not (vertex.id in core.ready):
+            yield f"{where}: {vertex.state.name}, in the ready queue: {vertex.id in core.ready}"
+        if vertex.state in (ExecutionState.CANCELED, ExecutionState.FAILED):
+            yield f"{where}: rests in {vertex.state.name}"
+
+
+def _slots(core: SchedulerCore) -> Iterator[str]:
+    occupied = core.slots.occupied()
+    for slot, subtask in occupied.items():
+        vertex = core.graph.vertex_at(*subtask)
+        if vertex.slot != slot or vertex.state not in ACTIVE_EXECUTION_STATES:
+            yield f"slot {slot} holds {subtask}, which is {vertex.state.name} in {vertex.slot}"
+    for vertex in core.graph.active():
+        if vertex.slot is None or occupied.get(vertex.slot) != vertex.id:
+            yield f"{vertex.id} is {vertex.state.name} and occupies no slot"
+
+
+def _splits(core: SchedulerCore) -> Iterator[str]:
+    """Every split is unread, or read by exactly one subtask: nothing lost, nothing twice."""
+    for vertex_id, enumerator in core.enumerators.items():
+        owner = core.graph.vertices[vertex_id]
+        places = Counter(enumerator.unread())
+        for vertex in owner.subtasks:
+            taken = vertex.splits if vertex.pinned_splits is None else vertex.pinned_splits
+            places.update(taken)
+        wrong = [s.index for s in owner.splits if places[s.index] != 1]
+        if wrong or len(places) != len(owner.splits):
+            yield f"{vertex_id}: splits {wrong} are lost or read twice"
+
+
+def _recovery(core: SchedulerCore) -> Iterator[str]:
+    recovery = core.reconciliation
+    if recovery is None:
+        return
+    for subtask in (*recovery.awaited, *(recovery.missing if recovery.waiting else ())):
+        vertex = core.graph.vertex_at(*subtask)
+        if vertex.available:
+            yield f"{subtask} is awaited and available"
