@@ -42,6 +42,7 @@ _TABLES_SHARE = 0.25
 # Rows of the other inputs up to which it is right to build their hash tables again for each split.
 _REBUILT_ROWS_MAX = 1_000_000
 _FEED = "holdover_feed"
+_OUT_OF_MEMORY = "Out of Memory Error"
 
 # What DuckDB raises for a query that can never run, whatever the data.
 _WRONG_QUERY = (
@@ -247,10 +248,16 @@ class _SqlTask:
             raise JobError(
                 f"operator {self._name!r}: {_one_line(error)}; its inputs are: {self._inputs()}"
             ) from error
-        except (duckdb.Error, pa.ArrowException, OSError, RuntimeError):
+        except (duckdb.Error, pa.ArrowException, OSError, RuntimeError) as error:
             if self._feed_error is not None:
                 raise self._feed_error from None
             self._context.cancellation.check()
+            # While a result is read, only the text of DuckDB's error is left.
+            if isinstance(error, duckdb.OutOfMemoryException) or _OUT_OF_MEMORY in str(error):
+                raise MemoryError(
+                    f"operator {self._name!r}: {error}; raise {TASKMANAGER_MEMORY_TASK_SIZE.key},"
+                    " or the parallelism"
+                ) from error
             raise
 
     def _inputs(self) -> str:

@@ -220,6 +220,16 @@ def test_a_group_by_larger_than_its_memory_spills(tmp_path: Path) -> None:
         assert sum(batch.num_rows for batch in opened.batches) == 2_000_000
 
 
+def test_a_query_that_cannot_spill_says_which_option_to_raise(tmp_path: Path) -> None:
+    query = "SELECT list(repeat('x', 1000) || range) AS l FROM range(1000000), t LIMIT 1"
+    options = {"taskmanager.memory.task.size": "64 mb"}
+    with (
+        operator_context(tmp_path, (), options) as context,
+        pytest.raises(MemoryError, match=r"raise taskmanager\.memory\.task\.size"),
+    ):
+        run_chain(context, [sql_operator(query, t=0)], {0: stream_of(NAMES)})
+
+
 def test_a_query_sees_nothing_of_the_query_before_it(tmp_path: Path) -> None:
     with operator_context(tmp_path) as context:
         run_chain(
