@@ -115,7 +115,9 @@ class TaskProcessHarness:
             leader_epoch=1,
         )
         path = self.directory / f"{graph.job_id}.graph"
-        path.write_bytes(graph.SerializeToString())
+        serialized = graph.SerializeToString()
+        if not path.exists() or path.read_bytes() != serialized:
+            path.write_bytes(serialized)
         run = RunTask(
             deployment=TaskDeployment(
                 attempt=key,
