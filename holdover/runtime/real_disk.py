@@ -214,8 +214,8 @@ def _make_directories(path: str) -> None:
             raise
         return
     except FileNotFoundError:
-        if parent == path:
-            raise
+        if parent == path or os.path.isdir(parent):
+            raise  # some file systems, such as /proc, refuse new names in this way
         _make_directories(parent)
         _make_directories(path)
         return
