@@ -80,7 +80,7 @@ async def show(target: Target, job_id: str, subtasks: bool, as_json: bool) -> No
             for s in description.subtasks
         ]
         columns = ("SUBTASK", "ATTEMPT", "STATE", "TASKMANAGER", "BYTES", "MS")
-        write_table(columns, cells, "no subtasks yet")
+        write_table(columns, cells, "no subtasks are known")
     if job.failure.traceback:
         typer.echo(job.failure.traceback.rstrip())
 

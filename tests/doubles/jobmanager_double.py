@@ -109,6 +109,7 @@ class JobManagerDouble(JobManagerServicer):
         self.leader_address = ""
         self.silent = False
         self.lose_acknowledgements = 0
+        self.acknowledge_after_s = 0.0
         self.break_fetch_after_bytes: int | None = None
         self.not_ready_answers = 0
         self.calls: list[str] = []
@@ -170,6 +171,7 @@ class JobManagerDouble(JobManagerServicer):
         if known is None:
             self.jobs.graphs[header.job_id] = graph
             self.jobs.submissions.append(header.job_id)
+        await asyncio.sleep(self.acknowledge_after_s)
         if self.lose_acknowledgements:
             self.lose_acknowledgements -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")

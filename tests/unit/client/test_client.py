@@ -196,6 +196,17 @@ async def test_options_of_a_submission_win_over_those_of_the_job(
     assert [(entry.key, entry.value) for entry in stored.options] == [("parallelism.default", "7")]
 
 
+async def test_a_submission_that_takes_long_gets_more_time_at_each_attempt(
+    runtime: Runtime, jobmanager: JobManagerDouble
+) -> None:
+    """P43: the acknowledgement comes later than any first attempt waits for it."""
+    jobmanager.acknowledge_after_s = 0.5
+    timeouts = ClientTimeouts(call_s=0.2, failover_s=20)
+    async with Client(jobmanager.address, runtime=runtime, timeouts=timeouts) as client:
+        job_id = await client.submit(JobGraph(name="slow"))
+    assert jobmanager.jobs.submissions == [job_id]
+
+
 async def test_a_jobmanager_that_does_not_lead_points_to_the_one_that_does(
     runtime: Runtime, jobmanager: JobManagerDouble
 ) -> None:
