@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdover.cli.command_line import AsJson, errors_told, run, tell, write_json
+from holdover.cli.command_line import EXIT_INTERRUPTED, AsJson, errors_told, run, tell, write_json
 
 if TYPE_CHECKING:
     from holdover.cli.demo_run import Facts
@@ -74,20 +74,17 @@ def _demonstrate(query: Query, scale: float, wanted: Path | None, keep: bool, qu
         f" in {data.directory}",
     )
     place = _new_directory(wanted)
-    good = False
     try:
         facts = run(Demonstration(query, data, place, screen).run())
-        good = facts.good
-    except typer.Exit:
-        tell(f"logs are left in {place}")
-        keep = True
+    except typer.Exit as ended:
+        keep = keep or ended.exit_code != EXIT_INTERRUPTED
         raise
     finally:
         if keep:
-            screen.say(f"logs, ledger and result are left in {place}")
+            tell(f"logs, ledger and result are left in {place}")
         else:
             shutil.rmtree(place)
-    screen.end(good, _summary(facts))
+    screen.end(facts.good, _summary(facts))
     return facts
 
 

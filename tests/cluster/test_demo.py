@@ -1,0 +1,85 @@
+"""`holdover demo` as a newcomer runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdover.cli.tpch.data import default_directory, tpch_data
+
+SCALE = 1.0
+DEMO_TIMEOUT_S = 110.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _data_is_there() -> None:
+    """Generating it is no part of the demo's time."""
+    tpch_data(SCALE, directory=default_directory(SCALE))
+
+
+def demo(*arguments: str, temporary: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the command to its end, with `temporary` for its temporary files."""
+    return subprocess.run(
+        [sys.executable, "-m", "holdover.cli.main", "demo", *arguments],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        timeout=DEMO_TIMEOUT_S,
+    )
+
+
+def test_the_demo_keeps_what_was_finished_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Finished work outlives the JobManager, the result is DuckDB's, and the disk is clean."""
+    ended = demo("--scale", f"{SCALE:g}", "--json", temporary=tmp_path)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    facts = json.loads(ended.stdout.splitlines()[-1])
+    assert facts["result_matches"] is True
+    assert facts["early_end"] is True
+    assert facts["rerun_finished"] == 0
+    assert facts["finished_before_kill"] >= facts["subtasks_total"] / 2
+    assert facts["kept"] >= facts["finished_before_kill"]
+    assert facts["partitions_held"] > 0
+    assert 0 < facts["recovery_s"] < facts["total_s"]
+    assert 0 < facts["jm_down_s"] < facts["total_s"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_tells_its_story_in_numbered_steps(tmp_path: Path) -> None:
+    """Plain text where no terminal is, short enough to read, and the logs stay when asked for."""
+    place = tmp_path / "demo"
+    ended = demo("--scale", f"{SCALE:g}", "--directory", str(place), "--keep", temporary=tmp_path)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    lines = ended.stdout.splitlines()
+    steps = [line.split()[1] for line in lines if line[:1].isdigit()]
+    assert steps == ["Data", "Cluster", "Job", "kill", "Restart", "Recovery", "Result"]
+    assert "equal to what DuckDB computes" in ended.stdout
+    assert "\x1b" not in ended.stdout
+    assert len(lines) < 45
+    assert (place / "cluster" / "logs" / "jobmanager.log").exists()
+    assert (place / "output" / "_SUCCESS").exists()
+
+
+def test_the_demo_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    """Each with one sentence that says what to do instead."""
+    (tmp_path / "occupied").mkdir()
+    (tmp_path / "occupied" / "file").touch()
+    occupied = demo(
+        "--scale", f"{SCALE:g}", "--directory", str(tmp_path / "occupied"), temporary=tmp_path
+    )
+    unknown = demo("--query", "2", temporary=tmp_path)
+    impossible = demo("--scale", "0", temporary=tmp_path)
+
+    assert (occupied.returncode, unknown.returncode, impossible.returncode) == (1, 2, 1)
+    assert "is not empty: choose a new --directory" in occupied.stderr
+    assert "query 2 is not among those written for Holdover: 1, 3, 5, 9, 18" in unknown.stderr
+    assert "scale 0 must be more than 0" in impossible.stderr
+    assert (tmp_path / "occupied" / "file").exists()
