@@ -280,11 +280,12 @@ class SchedulerCore:
 
     def _declare_slots(self) -> None:
         wanted = self.slots.occupied_count + len(self.ready)
-        if self.slots.free_count and not self.ready:
-            self.act(act.ReturnSlots(self.slots.give_back()))
         if wanted != self._declared and (wanted > len(self.slots) or not self.ready):
             self._declared = wanted
             self.act(act.DeclareSlots(wanted))
+        if self.slots.free_count and not self.ready:
+            # After the declaration: what is returned is not to be granted again.
+            self.act(act.ReturnSlots(self.slots.give_back()))
         starved = bool(self.ready) and len(self.slots) == 0 and self.may_deploy()
         if starved and not self._waiting_for_slots:
             self._waiting_for_slots = True
