@@ -1,0 +1,118 @@
+"""A cluster of real processes for one test, and bounded waits that say what they saw."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdover.cli.local_cluster import JOBMANAGER, LocalCluster
+from holdover.client import Client
+from holdover.errors import HoldoverError
+from holdover.v1.jobmanager_pb2 import JobStatus, RecoveryReport
+from shuffle.partition_name import INDEX_SUFFIX, PartitionIdentity, parse_partition_name
+from tests.cluster.ledger_jobs import LedgerJob
+
+JOB_TIMEOUT_S = 60.0
+WAIT_TIMEOUT_S = 20.0
+POLL_S = 0.02
+
+
+async def wait_until(
+    condition: Callable[[], object], what: str, timeout_s: float = WAIT_TIMEOUT_S
+) -> None:
+    """Look again until `condition` gives something true; fails with what it gave last.
+
+    A condition that raises AssertionError does not hold yet, and its message is what was seen.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            seen = condition()
+            if seen:
+                return
+        except AssertionError as error:
+            seen = error
+        assert time.monotonic() < deadline_s, f"not after {timeout_s:g} s: {what}; seen: {seen!r}"
+        await asyncio.sleep(POLL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPartition:
+    """A published partition on the disk of a TaskManager; `base` is its path without suffix."""
+
+    taskmanager: str
+    identity: PartitionIdentity
+    base: Path
+
+
+@dataclass
+class RunningCluster:
+    """A cluster, a client that follows its leader, and a directory for jobs."""
+
+    cluster: LocalCluster
+    client: Client
+    directory: Path
+
+    async def submit(self, job: LedgerJob) -> None:
+        """Submit the job."""
+        await self.client.submit(job.build())
+
+    async def finished(self, job: LedgerJob, timeout_s: float = JOB_TIMEOUT_S) -> JobStatus:
+        """Wait for the job's end; its output must be GOLD, and the work of each task is counted
+        by the caller in `job.ledger`.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                status = await self.client.wait(job.job_id)
+        except (TimeoutError, HoldoverError) as error:
+            raise AssertionError(
+                f"{job.job_id} does not finish: {error!r}\n{self.logs()}"
+            ) from error
+        assert job.result() == job.gold
+        return status
+
+    async def restart_jobmanager(self) -> int:
+        """Kill the JobManager and start it again at once; its new pid."""
+        await self.cluster.kill_jobmanager()
+        return self.cluster.start_jobmanager()
+
+    async def report(self, job: LedgerJob) -> RecoveryReport:
+        """What the last failover cost the job."""
+        return (await self.client.recovery_reports(job.job_id))[-1]
+
+    def held(self, job_id: str, taskmanager: str | None = None) -> list[HeldPartition]:
+        """The job's published partitions on disk, of one TaskManager or of all."""
+        found = []
+        for name in [taskmanager] if taskmanager else self.taskmanager_names():
+            shuffle = next((self.cluster.directory / "tmp" / name).glob("**/shuffle"), None)
+            if shuffle is None:
+                continue
+            for index in sorted((shuffle / job_id).glob(f"*{INDEX_SUFFIX}")):
+                stem = index.name.removesuffix(INDEX_SUFFIX)
+                identity = parse_partition_name(f"{job_id}/{stem}")
+                found.append(HeldPartition(name, identity, index.with_name(stem)))
+        return found
+
+    def files_of(self, job_id: str) -> list[str]:
+        """Every file of the job on the disks of the TaskManagers."""
+        root = self.cluster.directory / "tmp"
+        return sorted(
+            str(path.relative_to(root))
+            for path in root.rglob("*")
+            if path.is_file() and job_id in str(path.relative_to(root))
+        )
+
+    def taskmanager_names(self) -> list[str]:
+        """All that were ever started."""
+        names = range(self.cluster.taskmanagers)
+        return [self.cluster.taskmanager_name(index) for index in names]
+
+    def logs(self) -> str:
+        """The end of every log, for messages of failure."""
+        return "\n".join(
+            f"--- {name}\n{self.cluster.log_tail(name)}"
+            for name in (JOBMANAGER, *self.taskmanager_names())
+        )
