@@ -144,6 +144,7 @@ class JobManagerConnection:
         self._not_registering.set()
         self._beat_now = asyncio.Event()
         self._look_again = asyncio.Event()
+        self._record_changed = asyncio.Event()
         self._trying: LeaderCandidate | None = None
         self._end: asyncio.Future[_Ended] | None = None
 
@@ -227,6 +228,7 @@ class JobManagerConnection:
             await asyncio.Event().wait()
             return
         async for record in self._retrieval.changes():
+            self._record_changed.set()
             trying = self._trying
             if trying is None or record.address != trying.address:
                 self._look_again.set()
@@ -261,6 +263,7 @@ class JobManagerConnection:
         failures = 0
         while True:
             self._look_again.clear()
+            self._record_changed.clear()
             for candidate in await self._finder.candidates():
                 failure = await self._try(candidate)
                 if failure is None:
@@ -274,6 +277,9 @@ class JobManagerConnection:
                 if failures >= self._failures_max():
                     # It had only forgotten the registration; now it does not answer either.
                     self._lose("the JobManager does not answer while registering again")
+                if self._record_changed.is_set():
+                    # It appeared while its address was tried: the next attempt is due at once.
+                    backoff_s = self._backoff_first_s
                 pause_s = self._runtime.randomness.uniform(_JITTER_FROM * backoff_s, backoff_s)
                 await _first_of(self._look_again.wait(), asyncio.sleep(pause_s))
                 backoff_s = min(backoff_s * 2, self._backoff_max_s)
@@ -439,13 +445,19 @@ class JobManagerConnection:
             resource_id=self._resource_id,
             registration_id=registration.registration_id,
         )
+        interval_s = registration.heartbeat_interval_s
+        pause_s = min(_RETRY_S, interval_s)
         while True:
+            opened_s = self._runtime.clock.monotonic_s()
             try:
                 await self._read_session(request, registration.heartbeat_timeout_s)
             except (CallFailed, TimeoutError) as error:
                 _log.debug("session ended", error=error)
+            if self._runtime.clock.monotonic_s() - opened_s > interval_s:
+                pause_s = min(_RETRY_S, interval_s)
             self._beat_now.set()
-            await asyncio.sleep(min(_RETRY_S, registration.heartbeat_interval_s))
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, interval_s)
 
     async def _read_session(self, request: SessionRequest, silence_max_s: float) -> None:
         stub = self._stub

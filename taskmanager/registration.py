@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
+from holdover.errors import InvalidId
 from holdover.ids import AttemptKey
 from holdover.v1.common_pb2 import FinishedExecution
 from holdover.v1.taskmanager_pb2 import (
@@ -65,7 +66,10 @@ async def register(
             raise CallFailed("the JobManager ended the registration without an answer")
         return RegistrationAnswer(accepted, rejected)
 
-    return await answer(call)
+    try:
+        return await answer(call)
+    except InvalidId as error:
+        raise CallFailed(f"the JobManager's answer names no attempt: {error}") from error
 
 
 async def _messages(header: RegisterHeader, inventory: Inventory) -> AsyncIterator[RegisterRequest]:

@@ -87,6 +87,7 @@ class ResourceManagerDouble(ResourceManagerServicer):
     ended_jobs: list[str] = field(default_factory=list)
     registrations: list[SeenRegistration] = field(default_factory=list)
     register_calls: int = 0
+    largest_chunk: int = 0
     heartbeats: list[HeartbeatRequest] = field(default_factory=list)
     reports: list[ExecutionReport] = field(default_factory=list)
     graph_fetches: list[str] = field(default_factory=list)
@@ -181,6 +182,7 @@ class ResourceManagerDouble(ResourceManagerServicer):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
             if request.HasField("header"):
                 seen.header = request.header
+            self.largest_chunk = max(self.largest_chunk, len(request.inventory.finished))
             seen.finished += request.inventory.finished
             seen.running += [AttemptKey.from_proto(a) for a in request.inventory.running]
             if request.HasField("end"):
