@@ -1,0 +1,38 @@
+"""`python -m benchmarks [NAME ...]`: runs benchmarks, prints tables, writes benchmarks/results."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from benchmarks import queries, recovery, shuffle_throughput, tasks
+from benchmarks.report import Report
+
+BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
+    "recovery": recovery.run,
+    "queries": queries.run,
+    "shuffle": shuffle_throughput.run,
+    "tasks": tasks.run,
+}
+
+
+async def _run(names: list[str]) -> None:
+    for name in names:
+        report = await BENCHMARKS[name]()
+        report.print()
+        print(f"  written to {report.write()}")
+
+
+def main() -> None:
+    """Run those that are named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    names = parser.parse_args().names or list(BENCHMARKS)
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARKS)}")
+    asyncio.run(_run(names))
+
+
+if __name__ == "__main__":
+    main()
