@@ -43,7 +43,9 @@ async def test_what_is_finished_is_offered_to_the_next_leader_and_what_runs_is_f
     # Its process may not have let go of the slot yet.
     assert world.jm.current.running in ([], [waits])
     assert world.served.lookup(partition_name(finished, 0)) is not None
-    await world.finish(attempt("finishes", 1, epoch=2))
+    new = attempt("finishes", 1, epoch=2)
+    await world.jm.deploy((new, 3))
+    await world.jm.until_state(new, "FINISHED")
 
 
 async def test_a_restart_that_nobody_noticed_is_found_by_the_heartbeat(world: World) -> None:
