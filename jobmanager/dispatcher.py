@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from holdover import config as options
 from holdover.config import Configuration
@@ -24,6 +25,8 @@ from jobmanager.split_enumeration import SourceUnreadable, source_files
 
 RECOVERY_ATTEMPTS_MAX = 3
 CLEAN_UP_RETRY_S = 5.0
+
+ResultT = TypeVar("ResultT")
 
 _log = Log(__name__)
 
@@ -60,10 +63,10 @@ class Dispatcher:
         self._masters: dict[str, JobMaster] = {}
         self._parked: dict[str, ParkedJob] = {}
         self._submitting: dict[str, asyncio.Lock] = {}
-        #: Ended jobs that are still being cleaned up, or whose watchers are still to be told.
-        self._ended: dict[str, jobmanager_pb2.JobStatus] = {}
+        self._working: list[asyncio.Task[Any]] = []
         #: Set once all jobs are loaded: before that nobody is told that a job is unknown.
         self.ready = asyncio.Event()
+        self._suspended = False
 
     # Loading
 
@@ -124,6 +127,9 @@ class Dispatcher:
             OSError: storage does not work at present; nothing was acknowledged.
         """
         validate(graph)
+        return await self._to_its_end(self._submit_alone(graph))
+
+    async def _submit_alone(self, graph: job_pb2.JobGraph) -> bool:
         lock = self._submitting.setdefault(graph.job_id, asyncio.Lock())
         try:
             async with lock:
@@ -132,20 +138,41 @@ class Dispatcher:
             if not lock.locked():
                 self._submitting.pop(graph.job_id, None)
 
+    async def _to_its_end(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Do something in a task of its own: a caller that gives up waiting, and is cancelled, must
+        not leave a job stored that nobody runs.
+        """
+        task = asyncio.ensure_future(work)
+        self._working.append(task)
+        task.add_done_callback(self._work_is_done)
+        return await asyncio.shield(task)
+
+    def _work_is_done(self, task: asyncio.Task[Any]) -> None:
+        self._working.remove(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.debug("a call of a client was refused", reason=str(task.exception()))
+
     async def _submit(self, graph: job_pb2.JobGraph) -> bool:
+        digest = graph_digest(graph)
+        # First of all: the output of a job that is known is no reason to refuse it.
+        if await self._store.is_stored(graph.job_id, digest):
+            return True
         submitted = self._with_job_options(graph)
-        running = self._masters.get(graph.job_id)
-        if running is None:
-            await self._check_files(submitted)
+        await self._check_files(submitted)
         wall_ms = self._services.runtime.clock.wall_ms()
         fresh = await self._store.store(
-            submitted, submitted_wall_ms=wall_ms, leader_epoch=self._services.epoch
+            submitted,
+            submitted_wall_ms=wall_ms,
+            leader_epoch=self._services.epoch,
+            digest=digest,
         )
         if not fresh:
             return True
-        job = StoredJob(
-            graph.job_id, submitted, graph_digest(submitted), wall_ms, recovery_attempts=0
-        )
+        if self._suspended:
+            raise StorageError(
+                self._store.events_directory(graph.job_id), "the leader changes; submit again"
+            )
+        job = StoredJob(graph.job_id, submitted, digest, wall_ms, recovery_attempts=0)
         master = self._new_master(job)
         self._masters[graph.job_id] = master
         master.start(
@@ -206,12 +233,7 @@ class Dispatcher:
         job_id = archived.status.job_id
         _log.info("job ended", job=job_id, state=common_pb2.JobState.Name(archived.status.state))
         master = self._masters.pop(job_id)
-        self._ended[job_id] = archived.status
-        self._supervisor.start(f"clean up {job_id}", self._clean_up(master))
-
-    async def _clean_up(self, master: JobMaster) -> None:
-        await master.clean_up()
-        self._ended.pop(master.job_id, None)
+        self._supervisor.start(f"clean up {job_id}", master.clean_up())
 
     async def _remove_files(self, job_id: str) -> None:
         while True:
@@ -224,6 +246,7 @@ class Dispatcher:
     async def suspend(self) -> None:
         """This leader ends; every job is left to the next one, nothing of it is deleted (P31)."""
         self.ready.clear()
+        self._suspended = True
         for master in list(self._masters.values()):
             await master.suspend()
 
@@ -311,6 +334,9 @@ class Dispatcher:
             JobNotFound: there is no parked job of that id.
             StorageError: its files still cannot be read.
         """
+        await self._to_its_end(self._retry(job_id))
+
+    async def _retry(self, job_id: str) -> None:
         parked = self._parked.get(job_id)
         if parked is None:
             raise JobNotFound(job_id)

@@ -103,6 +103,8 @@ class JobMaster:
         self._reports: list[jobmanager_pb2.RecoveryReport] = []
         self._recovery_counted = False
         self._failed_internally = False
+        self._ending: act.EndJob | None = None
+        self._stopped = False
         self._scheduler = self._new_scheduler(ExecutionGraph(job.graph))
         self._events: JobEventWriter | DisabledJobEventWriter = DisabledJobEventWriter()
 
@@ -200,6 +202,12 @@ class JobMaster:
             handle.cancel()
         self._timers.clear()
         await self._supervisor.close()
+        self._stopped = True
+        for _, reply in self._inbox:
+            if reply is not None and not reply.done():
+                reply.set_result(Decision())
+        self._inbox.clear()
+        self._room.set()
         await self._events.close()
         self._note_change()
 
@@ -217,7 +225,9 @@ class JobMaster:
             await self._room.wait()
 
     async def ask(self, signal: sig.Signal) -> Decision:
-        """Post a signal and wait for what was decided."""
+        """Post a signal and wait for what was decided; nothing is, once the job is over."""
+        if self._stopped:
+            return Decision()
         reply: Reply = asyncio.get_running_loop().create_future()
         self._inbox.append((signal, reply))
         self._wake.set()
@@ -256,6 +266,12 @@ class JobMaster:
 
     def _fail_internally(self, error: Exception) -> Decision:
         _log.error("the scheduler failed", job=self.job_id, exception=error)
+        if self._ending is not None:
+            # How the job ends is decided, and may be published: only its recording is repeated.
+            ending, loop = self._ending, asyncio.get_running_loop()
+            again = loop.call_later(RETRY_DELAY_S_MAX, lambda: self._begin_end(ending))
+            self._timers["end"] = again
+            return Decision()
         self._failed_internally = True
         trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:]
         failure = common_pb2.Failure(
@@ -263,8 +279,12 @@ class JobMaster:
             message=f"the JobManager failed on this job: {error!r}; please report this",
             traceback=trace,
         )
-        self._supervisor.start("end", self._end(act.EndJob(JobState.FAILED, failure)))
+        self._begin_end(act.EndJob(JobState.FAILED, failure))
         return Decision()
+
+    def _begin_end(self, action: act.EndJob) -> None:
+        self._ending = action
+        self._supervisor.start("end", self._end(action))
 
     def _append(self, event: events_pb2.JobEvent) -> None:
         if event.HasField("job_state_changed"):
@@ -326,7 +346,7 @@ class JobMaster:
             case act.CommitSinks():
                 self._supervisor.start("commit", self._commit(action))
             case act.EndJob():
-                self._supervisor.start("end", self._end(action))
+                self._begin_end(action)
             case act.RejectOffers():
                 pass  # the answer to the registration; read by `register_worker`
 

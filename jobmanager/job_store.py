@@ -64,7 +64,7 @@ class StoredJob:
     Attributes:
         job_id: the job.
         graph: as it was submitted.
-        graph_digest: SHA-256 of the graph, hexadecimal.
+        graph_digest: SHA-256 of the graph as its client sent it, hexadecimal.
         submitted_wall_ms: when, by the wall clock of the leader that took it.
         recovery_attempts: leaders in a row whose recovery of it has not got to a new event.
     """
@@ -131,24 +131,34 @@ class JobStore:
         """Where the job's event log is."""
         return f"{self._job_directory(job_id)}/events"
 
-    async def store(self, graph: JobGraph, *, submitted_wall_ms: int, leader_epoch: int) -> bool:
+    async def is_stored(self, job_id: str, digest: str) -> bool:
+        """Whether the job with this digest was stored before (case P43). Raises as `store`."""
+        archived = await self.read_archive(job_id)
+        if archived is not None:
+            same = archived.graph_digest == digest
+            raise JobAlreadyEnded(job_id, archived.status.state, same_graph=same)
+        stored = await self._read(self._graph_path(job_id), StoredJobGraph(), GRAPH_BYTES_MAX)
+        if stored is None:
+            return False
+        if stored.graph_digest != digest:
+            raise JobAlreadyExists(job_id)
+        return True
+
+    async def store(
+        self, graph: JobGraph, *, submitted_wall_ms: int, leader_epoch: int, digest: str = ""
+    ) -> bool:
         """Make a submitted job durable; acknowledge it after this (cases P42, P49).
 
-        False when the same job was stored before (case P43). Raises `JobAlreadyExists` when
-        another graph has this id, `JobAlreadyEnded` when the job is archived, `StorageError`
-        when a stored file under this id cannot be read, `InvalidId`.
+        `digest` is that of the graph as its client sent it, where options were added since: the
+        same job may be sent again to a leader that is configured otherwise. False when the same
+        job was stored before (case P43). Raises `JobAlreadyExists` when another graph has this
+        id, `JobAlreadyEnded` when the job is archived, `StorageError` when a stored file under
+        this id cannot be read, `InvalidId`.
         """
         job_id = ids.job_id(graph.job_id)
-        digest = graph_digest(graph)
+        digest = digest or graph_digest(graph)
         async with self._submissions:
-            archived = await self.read_archive(job_id)
-            if archived is not None:
-                same = archived.graph_digest == digest
-                raise JobAlreadyEnded(job_id, archived.status.state, same_graph=same)
-            stored = await self._read(self._graph_path(job_id), StoredJobGraph(), GRAPH_BYTES_MAX)
-            if stored is not None:
-                if stored.graph_digest != digest:
-                    raise JobAlreadyExists(job_id)
+            if await self.is_stored(job_id, digest):
                 return False
             await self._refuse_events_without_graph(job_id)
             message = StoredJobGraph(

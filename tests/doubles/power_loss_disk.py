@@ -77,6 +77,11 @@ class PowerLossDisk:
 
     # What a test does.
 
+    @property
+    def is_on(self) -> bool:
+        """Whether it serves; not so between a loss of power and `power_on`."""
+        return self._is_on
+
     def power_loss(self) -> None:
         """Forget what is not on the medium, at once; operations then raise `PowerLoss`."""
         self._is_on = False
