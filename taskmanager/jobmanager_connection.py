@@ -389,9 +389,7 @@ class JobManagerConnection:
 
     async def _heartbeats(self, registration: Registration) -> None:
         clock = self._runtime.clock
-        failures = RpcFailureCounter(
-            self._failure_threshold if self._failure_threshold > 0 else 10**9
-        )
+        failures = RpcFailureCounter(self._failure_threshold)
         interval_s = registration.heartbeat_interval_s
         answered_s = clock.monotonic_s()
         pause_s = interval_s

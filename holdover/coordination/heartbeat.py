@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: A threshold that no number of failures reaches.
+NEVER = -1
+
 
 class HeartbeatMonitor:
     """Which of many targets have been silent for too long (`heartbeat.timeout`).
@@ -58,13 +61,16 @@ class HeartbeatMonitor:
 class RpcFailureCounter:
     """Whether calls to one peer have failed so often in a row that it counts as lost.
 
-    `threshold` is `heartbeat.rpc-failure-threshold`. A call that the peer answered, even with a
+    `threshold` is `heartbeat.rpc-failure-threshold`; -1 leaves the verdict to
+    `heartbeat.timeout`. A call that the peer answered, even with a
     refusal, is a success here.
     """
 
     def __init__(self, threshold: int) -> None:
-        if threshold < 1:
-            raise ValueError(f"heartbeat.rpc-failure-threshold must be at least 1, not {threshold}")
+        if threshold < 1 and threshold != NEVER:
+            raise ValueError(
+                f"heartbeat.rpc-failure-threshold must be at least 1, or {NEVER}, not {threshold}"
+            )
         self._threshold = threshold
         self._failures = 0
 
@@ -80,4 +86,4 @@ class RpcFailureCounter:
     def failure(self) -> bool:
         """Note a call that failed; true when the peer is to be treated as lost."""
         self._failures += 1
-        return self._failures >= self._threshold
+        return self._threshold != NEVER and self._failures >= self._threshold

@@ -81,6 +81,11 @@ def test_a_success_starts_the_count_anew() -> None:
     assert not counter.failure()
 
 
+def test_a_threshold_of_minus_one_is_never_reached() -> None:
+    counter = RpcFailureCounter(threshold=-1)
+    assert not any(counter.failure() for _ in range(1000))
+
+
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="must be positive"):
         HeartbeatMonitor(timeout_s=0)
