@@ -145,9 +145,17 @@ class ResourceManager:
 
     async def watch_heartbeats(self) -> None:
         """Lose every TaskManager whose heartbeats stop; runs as long as the leader."""
+        pause_s = self.options.heartbeat_interval_s / 4
+        looked_s = self._runtime.clock.monotonic_s()
         while True:
-            await asyncio.sleep(self.options.heartbeat_interval_s / 4)
-            for worker_id in self._monitor.expired(self._runtime.clock.monotonic_s()):
+            await asyncio.sleep(pause_s)
+            now_s = self._runtime.clock.monotonic_s()
+            if now_s - looked_s - pause_s > self.options.heartbeat_timeout_s / 2:
+                # This process stood still (it was frozen, or swapped out): so did its ears (P37).
+                self._monitor.start_anew(now_s)
+                _log.warning("the JobManager itself was silent", for_s=now_s - looked_s)
+            looked_s = now_s
+            for worker_id in self._monitor.expired(now_s):
                 worker = self._workers.get(worker_id)
                 if worker is not None:
                     timeout_s = self.options.heartbeat_timeout_s
