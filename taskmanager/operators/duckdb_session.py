@@ -14,8 +14,8 @@ import duckdb
 from holdover.config import TASKMANAGER_MEMORY_TASK_SIZE
 from taskmanager.operators.stream import OperatorContext
 
-# A source and a query in one chain have a database each.
-_KEPT_MAX = 2
+# A source, a query and what combines its results have a database each.
+_KEPT_MAX = 3
 _kept: list[duckdb.DuckDBPyConnection] = []
 
 
