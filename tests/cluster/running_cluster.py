@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from holdover.cli.local_cluster import JOBMANAGER, LocalCluster
@@ -78,6 +79,18 @@ class RunningCluster:
         """Kill the JobManager and start it again at once; its new pid."""
         await self.cluster.kill_jobmanager()
         return self.cluster.start_jobmanager()
+
+    async def taskmanagers(self, count: int, timeout_s: float = WAIT_TIMEOUT_S) -> None:
+        """Wait until the leader is ready and so many TaskManagers are registered."""
+        await self.cluster.wait_until_ready(count, timeout_s)
+
+    def logged(self, name: str, words: str) -> list[float]:
+        """When the process logged a line with these words, oldest first (wall clock)."""
+        return [
+            datetime.fromisoformat(line.split(maxsplit=1)[0]).timestamp()
+            for line in self.cluster.log_text(name).splitlines()
+            if words in line
+        ]
 
     async def report(self, job: LedgerJob) -> RecoveryReport:
         """What the last failover cost the job."""

@@ -1,0 +1,276 @@
+"""TaskManagers find the next JobManager, wherever and whenever it comes, with all they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from holdover.cli.local_cluster import JOBMANAGER, LocalCluster
+from holdover.v1.common_pb2 import JobState
+from holdover.v1.jobmanager_pb2 import WorkerReturnKind
+from tests.cluster.conftest import StartCluster
+from tests.cluster.ledger_jobs import LedgerJob, chain, join
+from tests.cluster.running_cluster import RunningCluster, wait_until
+
+pytestmark = pytest.mark.slow
+
+WAIT = "execution.batch.job-recovery.previous-worker.recovery.timeout"
+# Nothing is noticed by silence or by failed calls: only what this test is about may be.
+UNNOTICED = {
+    "heartbeat.interval": "2 s",
+    "heartbeat.timeout": "20 s",
+    "heartbeat.rpc-failure-threshold": "-1",
+}
+
+
+async def test_taskmanagers_that_noticed_nothing_register_with_a_jobmanager_that_came_back_at_once(
+    start_cluster: StartCluster,
+) -> None:
+    """P20: within two heartbeat intervals; tasks of the old epoch end, finished work is kept."""
+    running = await start_cluster(options=UNNOTICED)
+    job = await between_s_and_m(running, chain(running.directory, 4))
+    await durable(running, job)
+    await running.restart_jobmanager()
+    await running.taskmanagers(3)
+
+    served_s = running.logged(JOBMANAGER, "jobmanager serves")[-1]
+    registered_s = running.logged(JOBMANAGER, "taskmanager registered")[3:]
+    assert len(registered_s) == 3
+    assert max(registered_s) - served_s < 2 * 2.0
+    job.gates.open("M")
+    await running.finished(job)
+    ended = [line for line in job.ledger.lines() if line.what == "end" and line.stage == "M"]
+    assert {line.epoch for line in ended} == {2}, "a task of the old epoch went on"
+    once(job, "S", 4)
+
+
+async def test_a_taskmanager_with_partitions_and_no_slot_in_use_goes_on_looking(
+    start_cluster: StartCluster,
+) -> None:
+    """P21: its slots are all given back, its files stay, and it registers at the first chance."""
+    running = await start_cluster(taskmanagers=1)
+    job = await between_s_and_m(running, chain(running.directory, 2))
+    await durable(running, job)
+    held = running.held(job.job_id)
+    await running.cluster.kill_jobmanager()
+    await wait_until(lambda: running.logged("tm-0", "JobManager lost"), "the loss is noticed")
+    await wait_until(lambda: not task_pids(job, "M"), "the tasks of M are ended")
+
+    running.cluster.start_jobmanager()
+    await running.taskmanagers(1)
+    assert running.held(job.job_id) == held
+    assert registration_s(running) < 1.0
+    job.gates.open("M")
+    await running.finished(job)
+    once(job, "S", 2)
+
+
+async def test_a_task_that_finishes_while_no_jobmanager_listens_is_adopted(
+    start_cluster: StartCluster,
+) -> None:
+    """P24: its output is complete, so it is taken up; nothing runs twice, and nothing is left."""
+    running = await start_cluster(options=UNNOTICED)
+    job = await between_s_and_m(running, chain(running.directory, 3))
+    await durable(running, job)
+    running.cluster.send_signal(JOBMANAGER, signal.SIGSTOP)
+    job.gates.open("M", 1)
+    await wait_until(lambda: partitions_of(running, job, "M") == [1], "M-1 has published")
+    await running.restart_jobmanager()
+    await running.taskmanagers(3)
+    job.gates.open("M")
+    await running.finished(job)
+
+    once(job, "S", 3)
+    assert job.ledger.starts("M")["M", 1] == 1
+    assert sum(vertex.adopted for vertex in (await running.report(job)).vertices) == 1
+    await wait_until(lambda: not running.files_of(job.job_id), "no file is left")
+
+
+async def test_taskmanagers_register_soon_after_a_long_outage(start_cluster: StartCluster) -> None:
+    """P51: twenty seconds without a JobManager do not make anybody slow to notice the next one."""
+    running = await start_cluster()
+    job = await between_s_and_m(running, join(running.directory, 3), "J", "S1", "S2")
+    await durable(running, job)
+    await running.cluster.kill_jobmanager()
+    await asyncio.sleep(20.0)  # the outage itself, not a wait for something
+    running.cluster.start_jobmanager()
+    await running.taskmanagers(3)
+
+    assert registration_s(running) < 1.0
+    job.gates.open("J")
+    await running.finished(job)
+    once(job, "S1", 3)
+    once(job, "S2", 3)
+
+
+async def test_taskmanagers_and_clients_follow_a_jobmanager_to_another_address(
+    start_cluster: StartCluster,
+) -> None:
+    """P57: the record in the storage names it; what sits at the old address is believed nothing."""
+    running = await start_cluster()
+    job = await between_s_and_m(running, chain(running.directory, 3))
+    await durable(running, job)
+    states: list[JobState.ValueType] = []
+    watcher = asyncio.create_task(note_states(running, job, states))
+    await running.cluster.kill_jobmanager()
+    host, port = running.cluster.address.split(":")
+    with socket.create_server((host, int(port))) as dummy:  # accepts, and never says a word
+        dummy.setblocking(False)
+        moved = moved_cluster(running, "127.0.0.2")
+        moved.start_jobmanager()
+        await moved.wait_until_ready(3, 15.0)
+        job.gates.open("M")
+        await running.finished(job)
+        async with asyncio.timeout(10.0):
+            await watcher
+
+    assert moved.address.startswith("127.0.0.2:")
+    assert states == [
+        JobState.JOB_STATE_CREATED,
+        JobState.JOB_STATE_RUNNING,
+        JobState.JOB_STATE_RECONCILING,
+        JobState.JOB_STATE_RUNNING,
+        JobState.JOB_STATE_FINISHED,
+    ]
+    once(job, "S", 3)
+
+
+async def test_partitions_are_deleted_when_no_jobmanager_comes_in_time(
+    start_cluster: StartCluster,
+) -> None:
+    """P27: after `taskmanager.registration.timeout`; the TaskManagers come back empty, and the
+    job runs its work again without waiting for anything.
+    """
+    running = await start_cluster(
+        options={"taskmanager.registration.timeout": "1100 ms", WAIT: "1 s"}
+    )
+    job = await between_s_and_m(running, chain(running.directory, 3))
+    await durable(running, job)
+    await running.cluster.kill_jobmanager()
+    await wait_until(lambda: not running.files_of(job.job_id), "the partitions are deleted")
+    job.gates.open("M")
+    running.cluster.start_jobmanager()
+    await running.taskmanagers(3)
+    await running.finished(job)
+
+    assert job.ledger.starts("S") == {("S", subtask): 2 for subtask in range(3)}
+    report = await running.report(job)
+    assert report.early_end
+    assert {worker.kind for worker in report.workers} == {WorkerReturnKind.WORKER_RETURN_KIND_EMPTY}
+
+
+async def test_what_a_taskmanager_held_that_died_with_the_jobmanager_is_made_again(
+    start_cluster: StartCluster,
+) -> None:
+    """Only that: the producers whose partitions are elsewhere do not run again."""
+    running = await start_cluster(options={WAIT: "2 s"})
+    job = await between_s_and_m(running, chain(running.directory, 6))
+    await durable(running, job)
+    gone = {held.identity.subtask for held in running.held(job.job_id, "tm-0")}
+    assert 0 < len(gone) < 6
+    await running.cluster.kill_taskmanager(0)
+    await running.restart_jobmanager()
+    job.gates.open("M")
+    await running.finished(job)
+
+    again = {task[1] for task, count in job.ledger.starts("S").items() if count > 1}
+    assert again == gone
+    assert max(job.ledger.starts("S").values()) == 2
+    assert not (await running.report(job)).early_end
+
+
+async def test_a_jobmanager_that_dies_twice_while_it_recovers_costs_no_finished_work(
+    start_cluster: StartCluster,
+) -> None:
+    """A frozen TaskManager keeps the recovery open, in which the JobManager dies and dies again."""
+    running = await start_cluster()
+    job = await between_s_and_m(running, chain(running.directory, 6))
+    await durable(running, job)
+    running.cluster.send_signal("tm-0", signal.SIGSTOP)
+    for _ in range(2):
+        await running.restart_jobmanager()
+        await running.taskmanagers(2)
+        assert list((await running.client.cluster()).reconciling_job_ids) == [job.job_id]
+    await running.restart_jobmanager()
+    await running.taskmanagers(2)
+    running.cluster.send_signal("tm-0", signal.SIGCONT)
+    job.gates.open("M")
+    await running.finished(job)
+
+    once(job, "S", 6)
+    assert (await running.report(job)).early_end
+
+
+# ---------------------------------------------------------------------- steps
+
+
+async def between_s_and_m(
+    running: RunningCluster, job: LedgerJob, held: str = "M", *done: str
+) -> LedgerJob:
+    """Submit the job, and wait until all of the first stages is finished and the next one waits."""
+    job.gates.close(held)
+    await running.submit(job)
+    await wait_until(lambda: job.ledger.starts(held), f"a task of {held} runs")
+    for stage in done or ("S",):
+        starts = job.ledger.starts(stage)
+        assert job.ledger.ends(stage) == starts
+    return job
+
+
+async def durable(running: RunningCluster, job: LedgerJob) -> None:
+    """Wait until every event of the job is on disk: what has finished by now must not be lost."""
+    async with asyncio.timeout(10.0):
+        while True:
+            recovery = (await running.client.describe(job.job_id)).status.recovery
+            if recovery.durable_sequence >= recovery.events_appended > 0:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def note_states(
+    running: RunningCluster, job: LedgerJob, states: list[JobState.ValueType]
+) -> None:
+    """Watch the job to its end."""
+    async for status in running.client.watch(job.job_id):
+        states[:] = [entry.state for entry in status.history]
+
+
+def once(job: LedgerJob, stage: str, n: int) -> None:
+    """Each task of the stage has begun once."""
+    assert job.ledger.starts(stage) == {(stage, subtask): 1 for subtask in range(n)}
+
+
+def partitions_of(running: RunningCluster, job: LedgerJob, stage: str) -> list[int]:
+    """Subtasks of the stage whose output is published."""
+    vertex_ids = {line.vertex_id for line in job.ledger.lines() if line.stage == stage}
+    held = running.held(job.job_id)
+    return sorted(h.identity.subtask for h in held if h.identity.vertex in vertex_ids)
+
+
+def task_pids(job: LedgerJob, stage: str) -> list[int]:
+    """Processes that have begun a task of the stage and still live."""
+    pids = {line.pid for line in job.ledger.lines() if line.stage == stage}
+    return sorted(pid for pid in pids if Path(f"/proc/{pid}").exists())
+
+
+def registration_s(running: RunningCluster) -> float:
+    """From the moment the last JobManager leads, with its port open, to the last registration."""
+    leads_s = running.logged(JOBMANAGER, "jobmanager leads")[-1]
+    return max(running.logged(JOBMANAGER, "taskmanager registered")) - leads_s
+
+
+def moved_cluster(running: RunningCluster, host: str) -> LocalCluster:
+    """The same cluster; its JobManager is to start at the same port of another address."""
+    record = running.cluster.directory / "cluster.json"
+    address = running.cluster.address
+    moved = f"{host}:{address.rpartition(':')[2]}"
+    record.write_text(record.read_text().replace(address, moved))
+    return LocalCluster(
+        running.cluster.directory,
+        taskmanagers=running.cluster.taskmanagers,
+        options={**running.cluster.options, "jobmanager.bind-host": host},
+    )
