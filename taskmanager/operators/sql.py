@@ -5,8 +5,8 @@ How an input gets into the query, best first:
 1. A Parquet source in the same chain, when the query over all its splits is the union of the query
    over each, or the sums, counts, minima and maxima of it: DuckDB reads each split itself, with its
    own pruning of columns, rows and row groups. Measured with 18 million rows of TPC-H's lineitem on
-   one thread: a filter takes 1.1 s over the whole file, 1.7 s over 22 splits, 2.2 s through Arrow; a
-   small GROUP BY 0.7 s, 1.1 s, 4.0 s.
+   one thread: a filter takes 1.1 s over the whole file, 1.7 s over 22 splits, 2.2 s through Arrow;
+   a small GROUP BY 0.7 s, 1.1 s, 4.0 s.
 2. The only input, when the query reads it once: streamed, batch by batch.
 3. Else as an Arrow table in memory, so that DuckDB knows its size and joins it on the right side,
 or,
