@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
 import google_crc32c
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from holdover.config import HIGH_AVAILABILITY_CLUSTER_ID
 from holdover.errors import JobAlreadyExists, JobGraphError, JobNotFound, StorageError
@@ -26,13 +26,16 @@ from jobmanager.scheduler.states import JobState
 
 PAGE_SIZE = 100
 PAGE_SIZE_MAX = 1000
+#: Bytes of the entries of one page or message, far below the largest that gRPC carries (P53).
+PAGE_BYTES_MAX = 4 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
 EVENTS_PER_MESSAGE = 200
 WATCH_INTERVAL_S = 0.1
 WATCH_SILENCE_S_MAX = 2.0
+SAME_JOB_ENDED_METADATA = "holdover-same-job-ended"
 
 Context = grpc.aio.ServicerContext[object, object]
-EntryT = TypeVar("EntryT")
+MessageT = TypeVar("MessageT", bound=Message)
 
 
 class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
@@ -83,7 +86,9 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
         except JobAlreadyExists as error:
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(error))
         except JobAlreadyEnded as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            # A client whose earlier attempt was not answered knows by this that it was taken.
+            same = ((SAME_JOB_ENDED_METADATA, ""),) if error.same_graph else ()
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error), same)
         except (OSError, StorageError) as error:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, f"the job cannot be stored at present: {error}"
@@ -293,11 +298,8 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
             )
         except (LogUnreadable, OSError) as error:
             await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
-        for start in range(0, len(contents.records), EVENTS_PER_MESSAGE):
-            yield jobmanager_pb2.ReadJobEventsResponse(
-                leader_epoch=services.epoch,
-                records=contents.records[start : start + EVENTS_PER_MESSAGE],
-            )
+        for records in _fitting(contents.records, EVENTS_PER_MESSAGE):
+            yield jobmanager_pb2.ReadJobEventsResponse(leader_epoch=services.epoch, records=records)
 
     async def ListRecoveryReports(  # noqa: N802
         self, request: jobmanager_pb2.ListRecoveryReportsRequest, context: Context
@@ -364,6 +366,22 @@ async def _page(size: int, token: str, context: Context) -> tuple[int, int]:
     return int(token or 0), min(size or PAGE_SIZE, PAGE_SIZE_MAX)
 
 
-def _slice(entries: Sequence[EntryT], start: int, size: int) -> tuple[Sequence[EntryT], str]:
-    more = len(entries) > start + size
-    return entries[start : start + size], str(start + size) if more else ""
+def _slice(entries: Sequence[MessageT], start: int, size: int) -> tuple[list[MessageT], str]:
+    """A page, and the token of the next one: at most `size` entries, and no more than fit (P53)."""
+    page = next(_fitting(entries[start : start + size], size), [])
+    end = start + len(page)
+    return page, str(end) if len(entries) > end else ""
+
+
+def _fitting(entries: Iterable[MessageT], count_max: int) -> Iterator[list[MessageT]]:
+    """Groups of entries that fit into one message each; a single large one stands alone."""
+    group: list[MessageT] = []
+    size = 0
+    for entry in entries:
+        size += entry.ByteSize()
+        if group and (len(group) == count_max or size > PAGE_BYTES_MAX):
+            yield group
+            group, size = [], entry.ByteSize()
+        group.append(entry)
+    if group:
+        yield group

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import grpc.aio
+
 from holdover import ids
 from holdover.client.leader import ClientTimeouts, LeaderConnection, LeaderLookup, LeaderObserver
+from holdover.client.refusals import SameJobEnded, may_have_arrived
 from holdover.client.results import table_of
 from holdover.client.submission import BuildsJobGraph, Submission, graph_to_submit
 from holdover.client.watching import StateFeed, is_terminal
@@ -40,6 +43,7 @@ from holdover.v1.jobmanager_pb2 import (
     RecoveryReport,
     ResultFile,
     RetryJobRequest,
+    SubmitJobResponse,
     SubtaskStatus,
     TaskManagerStatus,
     WatchJobRequest,
@@ -47,6 +51,9 @@ from holdover.v1.jobmanager_pb2 import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    # A name that only the stub's types know.
+    from holdover.v1.jobmanager_pb2_grpc import JobManagerAsyncStub
 
 _PAGE_SIZE_MAX = 1000
 
@@ -130,17 +137,32 @@ class Client:
 
         The id is chosen once, before the first attempt, and makes repeated attempts one submission,
         over failovers too (P42, P43). `options` win over the job's own. Raises InvalidJob (also
-        JobGraphError), InvalidId, ConfigurationError, JobAlreadyExists.
+        JobGraphError), InvalidId, ConfigurationError, JobAlreadyExists, and RequestRefused for a
+        job that is over already (P44).
         """
         graph = graph_to_submit(job, job_id, options or {}, self._runtime.randomness)
         submission = Submission(graph)
-        answer = await self._leader.call(
-            lambda stub, timeout_s: stub.SubmitJob(
-                submission.requests(self._leader.epoch), timeout=timeout_s
-            ),
-            job_id=submission.job_id,
-            attempt_timeout_s=self._leader.timeouts.call_s + submission.storing_s,
-        )
+        arrived = False
+
+        async def attempt(stub: JobManagerAsyncStub, timeout_s: float) -> SubmitJobResponse:
+            nonlocal arrived
+            requests = submission.requests(self._leader.epoch)
+            try:
+                return await stub.SubmitJob(requests, timeout=timeout_s)
+            except grpc.aio.AioRpcError as error:
+                arrived = arrived or may_have_arrived(error)
+                raise
+
+        try:
+            answer = await self._leader.call(
+                attempt,
+                job_id=submission.job_id,
+                attempt_timeout_s=self._leader.timeouts.call_s + submission.storing_s,
+            )
+        except SameJobEnded:
+            if not arrived:
+                raise
+            return submission.job_id  # an attempt whose answer was lost has run it (P43)
         return answer.job_id
 
     async def list_jobs(self) -> list[JobStatus]:

@@ -18,6 +18,8 @@ from holdover.errors import (
 )
 
 _LEADER_METADATA_KEY = "holdover-leader"
+#: The leader's trailing metadata when this very job was submitted before and is over by now.
+_SAME_JOB_ENDED_METADATA_KEY = "holdover-same-job-ended"
 _ADDRESS = re.compile(r"[\w.\-\[\]:]+:\d{1,5}")
 _REASON_CHARACTERS_MAX = 200
 
@@ -43,6 +45,11 @@ class Transience(enum.Enum):
     FINAL = enum.auto()
 
 
+_CONNECTION_REFUSED = "connection refused"
+_DOES_NOT_LEAD = "it does not lead"
+_NOT_TAKEN = (_CONNECTION_REFUSED, _DOES_NOT_LEAD)
+
+
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """What a failed attempt says.
@@ -60,6 +67,10 @@ class Meaning:
     not_ready: bool = False
 
 
+class SameJobEnded(RequestRefused):
+    """The very job that is submitted was submitted before, and is over by now."""
+
+
 def transience(error: grpc.aio.AioRpcError) -> Meaning:
     """What a failed attempt says about the next one."""
     code, details = error.code(), error.details() or ""
@@ -67,7 +78,7 @@ def transience(error: grpc.aio.AioRpcError) -> Meaning:
     if code is grpc.StatusCode.FAILED_PRECONDITION and (
         leader is not None or details.startswith("not the leader")
     ):
-        return Meaning(Transience.TRANSIENT, "it does not lead", leader_address=leader or "")
+        return Meaning(Transience.TRANSIENT, _DOES_NOT_LEAD, leader_address=leader or "")
     if code is grpc.StatusCode.NOT_FOUND:
         return Meaning(Transience.IF_NOT_READY, _short(details), not_ready=True)
     if code in _TRANSIENT:
@@ -76,6 +87,13 @@ def transience(error: grpc.aio.AioRpcError) -> Meaning:
     if any(mark in details for mark in _CUT_OFF):
         return Meaning(Transience.TRANSIENT, "the connection broke")
     return Meaning(Transience.FINAL, _short(details))
+
+
+def may_have_arrived(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a failed attempt may have done its work all the same: nobody refused it."""
+    meaning = transience(error)
+    refused = meaning.not_ready or bool(meaning.leader_address) or meaning.reason in _NOT_TAKEN
+    return meaning.kind is Transience.TRANSIENT and not refused
 
 
 def what_the_caller_did(error: grpc.aio.AioRpcError, job_id: str) -> HoldoverError:
@@ -88,7 +106,9 @@ def what_the_caller_did(error: grpc.aio.AioRpcError, job_id: str) -> HoldoverErr
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidJob(details)
     if code is grpc.StatusCode.FAILED_PRECONDITION:
-        return RequestRefused(details)
+        keys = [key for key, _ in error.trailing_metadata() or ()]
+        same_job_ended = _SAME_JOB_ENDED_METADATA_KEY in keys
+        return SameJobEnded(details) if same_job_ended else RequestRefused(details)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return RequestRefused(
             "the server at this address does not know the call: it is no JobManager, or one of"
@@ -108,7 +128,7 @@ def _leader_in_metadata(error: grpc.aio.AioRpcError) -> str | None:
 
 def _reason(code: grpc.StatusCode, details: str) -> str:
     if "Connection refused" in details:
-        return "connection refused"
+        return _CONNECTION_REFUSED
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "no answer in time"
     if any(mark in details for mark in _CUT_OFF):

@@ -135,6 +135,10 @@ class OneTaskManager:
         """The one."""
         return [self._taskmanager]
 
+    def slot_counts(self) -> tuple[int, int]:
+        """See `ResourceManager.slot_counts`."""
+        return self._taskmanager.slots, self._taskmanager.slots - len(self._holders)
+
     def ask_to_register_again(self) -> None:
         """It never loses its registration."""
 
