@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from holdover.runtime import Clock
 from holdover.v1 import common_pb2, events_pb2, job_pb2, jobmanager_pb2
 from jobmanager.job_store import StoredJob
-from jobmanager.scheduler.execution_graph import ExecutionGraph, ExecutionJobVertex, ExecutionVertex
+from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.scheduler import Scheduler
 from jobmanager.scheduler.states import ExecutionState, JobState
+from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex
 
 HISTORY_ENTRIES_MAX = 500
 

@@ -6,18 +6,14 @@ steps that more than one part takes; which signal leads to which steps is said i
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, events_pb2, job_pb2
 from jobmanager.scheduler import actions as act
-from jobmanager.scheduler.deployment import preferred_worker, task_deployment
-from jobmanager.scheduler.execution_graph import (
-    ExecutionGraph,
-    ExecutionJobVertex,
-    ExecutionVertex,
-    SubtaskId,
-)
+from jobmanager.scheduler.deployment import TaskDeployments, preferred_worker
+from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.parallelism import (
     AdaptiveParallelism,
     initialize_source,
@@ -28,6 +24,7 @@ from jobmanager.scheduler.reconciliation import Reconciliation
 from jobmanager.scheduler.slot_pool import SlotPool
 from jobmanager.scheduler.splits import SplitEnumerator
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
+from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex, SubtaskId
 
 SLOT_TIMER = "slot-request"
 
@@ -72,6 +69,7 @@ class SchedulerCore:
         #: Slots that other jobs wait for.
         self.reclaim = 0
         self.decision = Decision()
+        self._deployments = TaskDeployments(graph, self.workers)
         self._enumerating: set[str] = set()
         self._declared = 0
         self._waiting_for_slots = False
@@ -155,12 +153,16 @@ class SchedulerCore:
             self.ready[vertex.id] = None
 
     def reschedule(self) -> None:
-        """After a loss or a return: readiness anew, from state (P13)."""
-        for subtask in list(self.ready):
-            vertex = self.graph.vertex_at(*subtask)
-            if not self.graph.inputs_available(vertex):
-                del self.ready[subtask]
+        """After a finish, a loss or a return: readiness anew, from state (P13)."""
+        for vertex in self.graph.take_readiness_changes():
+            if vertex.state is not ExecutionState.SCHEDULED:
+                self.enqueue_subtask(vertex)
+            elif not self.graph.inputs_available(vertex):
+                del self.ready[vertex.id]
                 self.graph.transition(vertex, ExecutionState.CREATED)
+
+    def schedule_all(self) -> None:
+        """After a replay: everything that is ready already."""
         for owner in self.graph.vertices.values():
             self.enqueue(owner)
 
@@ -186,6 +188,8 @@ class SchedulerCore:
     ) -> None:
         """A subtask has finished; what waited for it is scheduled."""
         slot, owner = vertex.slot, self.graph.vertices[vertex.vertex_id]
+        if adopted:
+            self.ready.pop(vertex.id, None)
         finished = events_pb2.ExecutionVertexFinished(
             execution=execution,
             location=common_pb2.PartitionLocation(worker_id=worker_id),
@@ -198,12 +202,8 @@ class SchedulerCore:
         if owner.all_finished:
             self.act(act.FlushEvents())
             self._release_inputs(owner)
-        for edge in owner.out_edges:
-            target = self.graph.vertices[edge.target]
-            if edge.forward and target.initialized:
-                self.enqueue_subtask(target.subtasks[vertex.subtask])
-            elif owner.available_count == owner.parallelism:
-                self.enqueue(target)
+            self._deployments.forget(owner)
+        self.reschedule()
 
     def _release_inputs(self, owner: ExecutionJobVertex) -> None:
         """Delete partitions that no unfinished subtask reads any more."""
@@ -226,6 +226,9 @@ class SchedulerCore:
 
     def abandon(self, vertex: ExecutionVertex) -> None:
         """The current attempt is over without output; the subtask is CREATED again."""
+        cancelled = vertex.state is ExecutionState.CANCELING
+        over = ExecutionState.CANCELED if cancelled else ExecutionState.FAILED
+        self.graph.transition(vertex, over)
         if vertex.slot is not None:
             self.slots.vacate(vertex.slot, vertex.id)
         enumerator = self.enumerators.get(vertex.vertex_id)
@@ -239,10 +242,9 @@ class SchedulerCore:
             self.graph.transition(vertex, ExecutionState.CANCELING)
             self.act(act.Cancel(vertex.slot.worker_id, vertex.key(self.graph.job_id)))
 
-    def awaited(self) -> frozenset[SubtaskId]:
+    def awaited(self) -> Collection[SubtaskId]:
         """Finished subtasks whose partitions a previous worker may still bring back."""
-        recovery = self.reconciliation
-        return frozenset(recovery.awaited) if recovery is not None else frozenset()
+        return self.reconciliation.awaited if self.reconciliation is not None else ()
 
     # Slots
 
@@ -273,10 +275,8 @@ class SchedulerCore:
             self.graph.transition(vertex, ExecutionState.CREATED)
             return
         slot = self.slots.take(vertex.id, preferred_worker(self.graph, vertex))
-        self.graph.transition(vertex, ExecutionState.DEPLOYING)
-        vertex.epoch = self.epoch
-        vertex.slot = slot
-        self.act(act.Deploy(slot, task_deployment(self.graph, vertex, slot, self.workers)))
+        self.graph.deploy(vertex, slot, self.epoch)
+        self.act(act.Deploy(slot, self._deployments.of(vertex, slot)))
 
     def _declare_slots(self) -> None:
         wanted = self.slots.occupied_count + len(self.ready)

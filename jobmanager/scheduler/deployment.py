@@ -4,67 +4,91 @@ outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdover.v1 import common_pb2, taskmanager_pb2
-from jobmanager.scheduler.execution_graph import (
-    Edge,
-    ExecutionGraph,
-    ExecutionJobVertex,
-    ExecutionVertex,
-)
+from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.signals import SlotId
+from jobmanager.scheduler.vertices import Edge, ExecutionJobVertex, ExecutionVertex
 
 
-def task_deployment(
-    graph: ExecutionGraph,
-    vertex: ExecutionVertex,
-    slot: SlotId,
-    data_addresses: Mapping[str, str],
-) -> taskmanager_pb2.TaskDeployment:
-    """The deployment of a subtask's current attempt, all of whose inputs are available."""
-    owner = graph.vertices[vertex.vertex_id]
-    deployment = taskmanager_pb2.TaskDeployment(
-        attempt=vertex.key(graph.job_id).to_proto(),
-        slot=slot.index,
-        parallelism=owner.parallelism,
-        output_subpartitions=[output.subpartitions for output in owner.vertex.outputs],
-    )
-    for position, edge in enumerate(owner.in_edges):
-        gate = deployment.inputs.add()
-        _fill_gate(gate, graph, edge, vertex, data_addresses)
-        first, end = _subpartition_range(graph, owner, position, edge, vertex)
-        gate.first_subpartition, gate.end_subpartition = first, end
-    return deployment
+class TaskDeployments:
+    """Makes the deployments of one job's subtasks.
 
+    What all subtasks of a vertex read alike (every producer's attempt and place) is put together
+    once and copied for each, until a producer finishes again elsewhere.
+    """
 
-def _fill_gate(
-    gate: taskmanager_pb2.InputGate,
-    graph: ExecutionGraph,
-    edge: Edge,
-    vertex: ExecutionVertex,
-    data_addresses: Mapping[str, str],
-) -> None:
-    gate.input = edge.target_input
-    gate.source_vertex_id = edge.source
-    gate.source_output = edge.source_output
-    producers = graph.vertices[edge.source].subtasks
-    if edge.forward:
-        producers = [producers[vertex.subtask]]
-    indexes: dict[str, int] = {}
-    for producer in producers:
-        if producer.stored_at not in indexes:
-            indexes[producer.stored_at] = len(indexes)
-            gate.locations.append(
+    def __init__(self, graph: ExecutionGraph, data_addresses: Mapping[str, str]) -> None:
+        """`data_addresses`: of each registered worker, as of the time of each deployment."""
+        self._graph = graph
+        self._data_addresses = data_addresses
+        #: By edge, with the `output_version` of its source; all-to-all edges only.
+        self._gates: dict[int, tuple[int, taskmanager_pb2.InputGate]] = {}
+
+    def of(self, vertex: ExecutionVertex, slot: SlotId) -> taskmanager_pb2.TaskDeployment:
+        """The deployment of a subtask's current attempt, all of whose inputs are available."""
+        graph = self._graph
+        owner = graph.vertices[vertex.vertex_id]
+        deployment = taskmanager_pb2.TaskDeployment(
+            attempt=vertex.key(graph.job_id).to_proto(),
+            slot=slot.index,
+            parallelism=owner.parallelism,
+            output_subpartitions=[output.subpartitions for output in owner.vertex.outputs],
+        )
+        for position, edge in enumerate(owner.in_edges):
+            deployment.inputs.append(self._gate(edge, vertex))
+            gate = deployment.inputs[position]
+            first, end = _subpartition_range(graph, owner, position, edge, vertex)
+            gate.first_subpartition, gate.end_subpartition = first, end
+        return deployment
+
+    def forget(self, owner: ExecutionJobVertex) -> None:
+        """All subtasks of a vertex have finished: what they read alike is not kept."""
+        for edge in owner.in_edges:
+            self._gates.pop(edge.index, None)
+
+    def _gate(self, edge: Edge, vertex: ExecutionVertex) -> taskmanager_pb2.InputGate:
+        source = self._graph.vertices[edge.source]
+        if edge.forward:
+            return self._new_gate(edge, [source.subtasks[vertex.subtask]])
+        version, gate = self._gates.get(edge.index, (-1, None))
+        if gate is None or version != source.output_version or self._moved(gate):
+            gate = self._new_gate(edge, source.subtasks)
+            self._gates[edge.index] = (source.output_version, gate)
+        return gate
+
+    def _moved(self, gate: taskmanager_pb2.InputGate) -> bool:
+        """Whether a worker serves its partitions at another address by now."""
+        return any(
+            self._data_addresses.get(location.worker_id) != location.data_address
+            for location in gate.locations
+        )
+
+    def _new_gate(
+        self, edge: Edge, producers: Sequence[ExecutionVertex]
+    ) -> taskmanager_pb2.InputGate:
+        indexes = {worker: place for place, worker in enumerate(_workers_of(producers))}
+        return taskmanager_pb2.InputGate(
+            input=edge.target_input,
+            source_vertex_id=edge.source,
+            source_output=edge.source_output,
+            subtasks=[p.subtask for p in producers],
+            attempts=[p.attempt for p in producers],
+            epochs=[p.epoch for p in producers],
+            locations=[
                 common_pb2.PartitionLocation(
-                    worker_id=producer.stored_at,
-                    data_address=data_addresses[producer.stored_at],
+                    worker_id=worker, data_address=self._data_addresses[worker]
                 )
-            )
-    gate.subtasks.extend(p.subtask for p in producers)
-    gate.attempts.extend(p.attempt for p in producers)
-    gate.epochs.extend(p.epoch for p in producers)
-    gate.location_indexes.extend(indexes[p.stored_at] for p in producers)
+                for worker in indexes
+            ],
+            location_indexes=[indexes[p.stored_at] for p in producers],
+        )
+
+
+def _workers_of(producers: Iterable[ExecutionVertex]) -> Iterable[str]:
+    """The workers that store their partitions, each once, in the producers' order."""
+    return dict.fromkeys(producer.stored_at for producer in producers)
 
 
 def _subpartition_range(

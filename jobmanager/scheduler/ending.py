@@ -62,7 +62,8 @@ class JobEnd:
     def settle(self) -> None:
         """After every signal: is the job over?"""
         if self._graph.state in _ENDS:
-            if not any(self._graph.active()):
+            # Every active attempt occupies a slot; counting slots does not walk the graph.
+            if not self._core.slots.occupied_count:
                 self._end(_ENDS[self._graph.state])
         elif self._graph.state is JobState.RUNNING and self._graph.all_finished:
             self._complete()

@@ -10,7 +10,6 @@ the JobManager.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from holdover.ids import AttemptKey
 from holdover.jobgraph import determinism_of
@@ -23,118 +22,13 @@ from jobmanager.scheduler.states import (
     check_execution_transition,
     check_job_transition,
 )
-
-SubtaskId = tuple[str, int]
-"""(vertex id, subtask)."""
+from jobmanager.scheduler.vertices import Edge, ExecutionJobVertex, ExecutionVertex, SubtaskId
 
 
 class ReplayError(Exception):
     """An event contradicts the state that the events before it built: the log is not this job's
     history.
     """
-
-
-@dataclass(slots=True)
-class ExecutionVertex:
-    """One subtask with its current attempt."""
-
-    vertex_id: str
-    subtask: int
-    #: Number of the current attempt, or of the next one while the state is CREATED or SCHEDULED.
-    attempt: int = 0
-    #: Epoch of the leader that deployed the current attempt; 0 before.
-    epoch: int = 0
-    state: ExecutionState = ExecutionState.CREATED
-    #: Where the current attempt runs or ran; None while CREATED or SCHEDULED.
-    slot: SlotId | None = None
-    #: What the finished attempt left behind; set exactly while FINISHED.
-    finished: common_pb2.FinishedExecution | None = None
-    #: The worker that stores the partitions of the finished attempt, whether it is registered or
-    #: not.
-    stored_at: str = ""
-    #: Whether that worker is registered with this leader and holds them.
-    available: bool = False
-    #: Splits handed to the current attempt, in order (sources).
-    splits: list[int] = field(default_factory=list)
-    #: Splits that every later attempt must read, because an earlier attempt's output of exactly
-    #: these was promised to consumers (sources that finished once); None if there are none.
-    pinned_splits: tuple[int, ...] | None = None
-    #: Not before a restart delay has passed.
-    held: bool = False
-
-    @property
-    def id(self) -> SubtaskId:
-        """Which subtask this is."""
-        return (self.vertex_id, self.subtask)
-
-    def key(self, job_id: str) -> AttemptKey:
-        """The name of the current attempt."""
-        return AttemptKey(job_id, self.vertex_id, self.subtask, self.attempt, self.epoch)
-
-
-@dataclass(slots=True)
-class Edge:
-    """One exchange, seen from both ends."""
-
-    index: int
-    source: str
-    source_output: int
-    target: str
-    target_input: int
-    kind: int
-
-    @property
-    def forward(self) -> bool:
-        """Whether subtask i reads only subtask i."""
-        return self.kind == job_pb2.DISTRIBUTION_KIND_FORWARD
-
-    @property
-    def broadcast(self) -> bool:
-        """Whether every subtask reads everything."""
-        return self.kind == job_pb2.DISTRIBUTION_KIND_BROADCAST
-
-
-class ExecutionJobVertex:
-    """A vertex with its subtasks; has none until it is initialized."""
-
-    def __init__(self, vertex: job_pb2.JobVertex, determinism: int) -> None:
-        self.vertex = vertex
-        self.vertex_id = vertex.vertex_id
-        self.determinism = determinism
-        self.in_edges: list[Edge] = []
-        self.out_edges: list[Edge] = []
-        self.subtasks: list[ExecutionVertex] = []
-        self.parallelism = 0
-        #: For each in-edge the bounds of ExecutionJobVertexInitialized; empty for broadcast and
-        #: forward.
-        self.input_bounds: list[tuple[int, ...]] = []
-        self.splits: tuple[job_pb2.Split, ...] = ()
-        #: Number of FINISHED subtasks, and of those whose partitions are at a registered worker.
-        self.finished_count = 0
-        self.available_count = 0
-        #: Its partitions were released because every consumer had finished.
-        self.released = False
-
-    @property
-    def initialized(self) -> bool:
-        """Whether its shape is decided."""
-        return self.parallelism > 0
-
-    @property
-    def all_finished(self) -> bool:
-        """Whether every subtask is FINISHED."""
-        return self.initialized and self.finished_count == self.parallelism
-
-    @property
-    def source(self) -> job_pb2.Source | None:
-        """The source operator, if the vertex starts with one."""
-        first = self.vertex.operators[0] if self.vertex.operators else None
-        return first.source if first is not None and first.HasField("source") else None
-
-    @property
-    def is_sink(self) -> bool:
-        """Whether its subtasks stage files."""
-        return any(operator.HasField("sink") for operator in self.vertex.operators)
 
 
 class ExecutionGraph:
@@ -147,6 +41,13 @@ class ExecutionGraph:
         self.failure: common_pb2.Failure | None = None
         self.cancel_requested = False
         self.commit: events_pb2.JobCommitStarted | None = None
+        #: Subtasks, and vertices with all of theirs, that may have become ready or ceased to be
+        #: since `take_readiness_changes`.
+        self._changed_subtasks: dict[SubtaskId, None] = {}
+        self._changed_vertices: dict[str, None] = {}
+        #: Subtasks by `ExecutionVertex.worker_id`.
+        self._at_worker: dict[str, dict[SubtaskId, None]] = {}
+        self._order = {vertex.vertex_id: place for place, vertex in enumerate(job.vertices)}
         levels = determinism_of(job)
         self.vertices: dict[str, ExecutionJobVertex] = {
             vertex.vertex_id: ExecutionJobVertex(vertex, levels[vertex.vertex_id])
@@ -182,9 +83,7 @@ class ExecutionGraph:
         elif kind == "vertex_initialized":
             self._apply_initialized(event.vertex_initialized)
         elif kind == "job_state_changed":
-            after = JobState(event.job_state_changed.state)
-            check_job_transition(self.state, after)
-            self.state = after
+            self._apply_job_state(event.job_state_changed.state)
         elif kind == "cancel_requested":
             self.cancel_requested = True
         elif kind == "commit_started":
@@ -192,11 +91,7 @@ class ExecutionGraph:
         elif kind == "failure_recorded":
             self.failure = event.failure_recorded.failure
         elif kind == "attempts_raised":
-            raised = event.attempts_raised
-            for vertex, attempt in zip(
-                self._job_vertex(raised.vertex_id).subtasks, raised.next_attempts, strict=True
-            ):
-                vertex.attempt = max(vertex.attempt, attempt)
+            self._apply_attempts_raised(event.attempts_raised)
         elif kind not in ("snapshot_begin", "snapshot_end"):
             raise ReplayError(f"event of unknown kind {kind!r}")
 
@@ -206,6 +101,8 @@ class ExecutionGraph:
             raise ReplayError(f"vertex {event.vertex_id} is initialized twice or with no subtask")
         if len(event.input_ranges) != len(vertex.in_edges):
             raise ReplayError(f"vertex {event.vertex_id} has other inputs than its event")
+        if any(len(r.bounds) not in (0, event.parallelism + 1) for r in event.input_ranges):
+            raise ReplayError(f"vertex {event.vertex_id} has ranges for another parallelism")
         vertex.parallelism = event.parallelism
         vertex.input_bounds = [tuple(ranges.bounds) for ranges in event.input_ranges]
         vertex.splits = tuple(event.splits)
@@ -216,9 +113,13 @@ class ExecutionGraph:
         vertex = self.vertex_at(key.vertex_id, key.subtask)
         if vertex.state is ExecutionState.FINISHED:
             raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} finishes twice")
+        owner = self._job_vertex(key.vertex_id)
+        if any(not 0 <= index < len(owner.splits) for index in event.execution.splits):
+            raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} reads unknown splits")
+        before = vertex.worker_id
         # An adopted attempt belongs to an earlier leader: whatever this leader had begun is over
         # by now.
-        vertex.state = ExecutionState.FINISHED
+        self.transition(vertex, ExecutionState.FINISHED)
         vertex.attempt = key.attempt
         vertex.epoch = key.leader_epoch
         vertex.finished = event.execution
@@ -226,7 +127,27 @@ class ExecutionGraph:
         vertex.slot = None
         vertex.held = False
         vertex.splits = list(event.execution.splits)
-        self._job_vertex(key.vertex_id).finished_count += 1
+        owner.finished_count += 1
+        owner.output_version += 1
+        self._moved(vertex, before)
+
+    def _apply_job_state(self, state: int) -> None:
+        try:
+            after = JobState(state)
+        except ValueError:
+            raise ReplayError(f"the job changes to unknown state {state}") from None
+        check_job_transition(self.state, after)
+        self.state = after
+
+    def _apply_attempts_raised(self, event: events_pb2.ExecutionAttemptsRaised) -> None:
+        subtasks = self._job_vertex(event.vertex_id).subtasks
+        if len(subtasks) != len(event.next_attempts):
+            raise ReplayError(
+                f"vertex {event.vertex_id} has {len(subtasks)} subtasks, and not"
+                f" {len(event.next_attempts)}"
+            )
+        for vertex, attempt in zip(subtasks, event.next_attempts, strict=True):
+            vertex.attempt = max(vertex.attempt, attempt)
 
     def _apply_reset(self, vertex: ExecutionVertex) -> None:
         if vertex.state is not ExecutionState.FINISHED:
@@ -238,7 +159,8 @@ class ExecutionGraph:
         owner.finished_count -= 1
         owner.released = False
         vertex.finished = None
-        vertex.stored_at = ""
+        before, vertex.stored_at = vertex.worker_id, ""
+        self._moved(vertex, before)
         self.renew(vertex)
 
     def _job_vertex(self, vertex_id: str) -> ExecutionJobVertex:
@@ -301,10 +223,11 @@ class ExecutionGraph:
     def _snapshot_subtasks(self, owner: ExecutionJobVertex) -> Iterator[events_pb2.JobEvent]:
         for vertex in owner.subtasks:
             if vertex.state is not ExecutionState.FINISHED and vertex.pinned_splits is not None:
-                # A finished source that was reset: its splits stay with it.
-                pinned = common_pb2.FinishedExecution(
-                    attempt=vertex.key(self.job_id).to_proto(), splits=vertex.pinned_splits
-                )
+                # A finished source that was reset: its splits stay with it. The reset raises the
+                # attempt to what it is now.
+                attempt = vertex.key(self.job_id).to_proto()
+                attempt.attempt -= 1
+                pinned = common_pb2.FinishedExecution(attempt=attempt, splits=vertex.pinned_splits)
                 finished = events_pb2.ExecutionVertexFinished(execution=pinned)
                 yield events_pb2.JobEvent(vertex_finished=finished)
                 yield events_pb2.JobEvent(
@@ -327,26 +250,80 @@ class ExecutionGraph:
     # Volatile state
 
     def transition(self, vertex: ExecutionVertex, after: ExecutionState) -> None:
-        """Move the current attempt of a subtask to another state (not FINISHED: that is an
-        event).
+        """Move the current attempt of a subtask to another state (FINISHED and a reset are events).
+
+        Raises:
+            InvalidTransition: the state may not follow the present one.
         """
         check_execution_transition(f"{vertex.vertex_id}/{vertex.subtask}", vertex.state, after)
         vertex.state = after
 
+    def deploy(self, vertex: ExecutionVertex, slot: SlotId, epoch: int) -> None:
+        """The current attempt is being started in a slot by the leader of that epoch."""
+        self.transition(vertex, ExecutionState.DEPLOYING)
+        before = vertex.worker_id
+        vertex.epoch = epoch
+        vertex.slot = slot
+        self._moved(vertex, before)
+
     def renew(self, vertex: ExecutionVertex) -> None:
-        """Take a subtask back to CREATED with the next attempt."""
-        if vertex.state not in (ExecutionState.CREATED, ExecutionState.SCHEDULED):
-            vertex.attempt += 1
-        vertex.state = ExecutionState.CREATED
+        """Take a subtask whose attempt is over back to CREATED with the next attempt."""
+        self.transition(vertex, ExecutionState.CREATED)
+        before = vertex.worker_id
+        vertex.attempt += 1
         vertex.epoch = 0
         vertex.slot = None
         vertex.splits = []
+        self._moved(vertex, before)
+        self._changed_subtasks[vertex.id] = None
+
+    def _moved(self, vertex: ExecutionVertex, before: str) -> None:
+        after = vertex.worker_id
+        if after == before:
+            return
+        if before:
+            del self._at_worker[before][vertex.id]
+            if not self._at_worker[before]:
+                del self._at_worker[before]
+        if after:
+            self._at_worker.setdefault(after, {})[vertex.id] = None
 
     def set_available(self, vertex: ExecutionVertex, available: bool) -> None:
         """Say whether the partitions of a finished subtask are at a registered worker."""
-        if vertex.available != available:
-            vertex.available = available
-            self.vertices[vertex.vertex_id].available_count += 1 if available else -1
+        if vertex.available == available:
+            return
+        owner = self.vertices[vertex.vertex_id]
+        before = owner.available_count == owner.parallelism
+        vertex.available = available
+        owner.available_count += 1 if available else -1
+        changed = before is not (owner.available_count == owner.parallelism)
+        for edge in owner.out_edges:
+            if edge.forward:
+                self._changed_subtasks[edge.target, vertex.subtask] = None
+            elif changed:
+                self._changed_vertices[edge.target] = None
+
+    def take_readiness_changes(self) -> list[ExecutionVertex]:
+        """The subtasks whose readiness may have changed since the last call, in the graph's order.
+
+        So a step costs what it changes, however large the job is.
+        """
+        vertices, subtasks = self._changed_vertices, self._changed_subtasks
+        if not vertices and not subtasks:
+            return []
+        self._changed_vertices, self._changed_subtasks = {}, {}
+        by_vertex: dict[str, list[int]] = {}
+        for vertex_id, subtask in subtasks:
+            by_vertex.setdefault(vertex_id, []).append(subtask)
+        changed: list[ExecutionVertex] = []
+        for vertex_id in sorted({**vertices, **by_vertex}, key=self._order.__getitem__):
+            owner = self.vertices[vertex_id]
+            if vertex_id in vertices:
+                changed.extend(owner.subtasks)
+            else:
+                places = sorted(by_vertex[vertex_id])
+                changed.extend(owner.subtasks[i] for i in places if i < len(owner.subtasks))
+        return changed
 
     # Questions
 
@@ -354,6 +331,12 @@ class ExecutionGraph:
         """Every subtask of every initialized vertex, in the graph's order."""
         for owner in self.vertices.values():
             yield from owner.subtasks
+
+    def at_worker(self, worker_id: str) -> list[ExecutionVertex]:
+        """Subtasks whose current attempt occupies a slot of a worker, or has left its partitions
+        there.
+        """
+        return [self.vertex_at(*subtask) for subtask in self._at_worker.get(worker_id, ())]
 
     def active(self) -> Iterator[ExecutionVertex]:
         """Subtasks whose current attempt may occupy a slot."""

@@ -7,17 +7,13 @@ old rows were read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from holdover.v1 import events_pb2, job_pb2
-from jobmanager.scheduler.execution_graph import (
-    Edge,
-    ExecutionGraph,
-    ExecutionVertex,
-    SubtaskId,
-)
+from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState
+from jobmanager.scheduler.vertices import Edge, ExecutionVertex, SubtaskId
 
 LostSubtask = tuple[ExecutionVertex, events_pb2.ResetReason.ValueType]
 """A finished subtask whose output is gone, and why."""
@@ -37,7 +33,7 @@ class ResetPlan:
 def plan_resets(
     graph: ExecutionGraph,
     lost: Iterable[LostSubtask],
-    awaited: frozenset[SubtaskId] = frozenset(),
+    awaited: Collection[SubtaskId] = (),
 ) -> ResetPlan:
     """Close a set of lost finished subtasks, each with its ResetReason.
 

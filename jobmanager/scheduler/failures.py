@@ -8,9 +8,9 @@ from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, events_pb2
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler.core import SchedulerCore
-from jobmanager.scheduler.execution_graph import ExecutionVertex
 from jobmanager.scheduler.failover import LostSubtask, ResetPlan, RestartStrategy, plan_resets
-from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
+from jobmanager.scheduler.states import ExecutionState, JobState
+from jobmanager.scheduler.vertices import ExecutionVertex
 
 RESTART_TIMER = "restart/"
 REFUSAL_PAUSE_S = 0.1
@@ -30,25 +30,17 @@ class FailureHandling:
         core.workers.pop(worker_id, None)
         core.slots.lose_worker(worker_id)
         lost: list[LostSubtask] = []
-        for vertex in self._graph.all_subtasks():
-            if vertex.finished is not None and vertex.stored_at == worker_id:
+        for vertex in self._graph.at_worker(worker_id):
+            if vertex.finished is not None:
                 if vertex.available:
                     self._graph.set_available(vertex, False)
                     lost.append((vertex, events_pb2.RESET_REASON_WORKER_LOST))
-            elif self.runs_at(vertex, worker_id):
+            else:
                 # Should the worker be back already, under the same name, it must not go on.
                 core.act(act.Cancel(worker_id, vertex.key(self._graph.job_id)))
                 core.abandon(vertex)
         self.reset(lost)
         core.reschedule()
-
-    def runs_at(self, vertex: ExecutionVertex, worker_id: str) -> bool:
-        """Whether the current attempt may occupy a slot of that worker."""
-        return (
-            vertex.state in ACTIVE_EXECUTION_STATES
-            and vertex.slot is not None
-            and vertex.slot.worker_id == worker_id
-        )
 
     def attempt_failed(
         self, vertex: ExecutionVertex, failure: common_pb2.Failure

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from jobmanager.scheduler.core import SchedulerCore
 from jobmanager.scheduler.scheduler import Scheduler
-from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState
+from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
 
 
 class InvariantBroken(AssertionError):
@@ -17,7 +17,8 @@ class InvariantBroken(AssertionError):
 def check(scheduler: Scheduler) -> None:
     """Raise InvariantBroken, naming every contradiction, if there is one."""
     core = scheduler.core
-    broken = [*_counts(core), *_executions(core), *_slots(core), *_splits(core), *_recovery(core)]
+    checks = (_counts, _executions, _readiness, _places, _slots, _splits, _recovery)
+    broken = [contradiction for each in checks for contradiction in each(core)]
     if broken:
         raise InvariantBroken("; ".join(broken))
 
@@ -46,6 +47,26 @@ def _executions(core: SchedulerCore) -> Iterator[str]:
             yield f"{where}: {vertex.state.name}, in the ready queue: {vertex.id in core.ready}"
         if vertex.state in (ExecutionState.CANCELED, ExecutionState.FAILED):
             yield f"{where}: rests in {vertex.state.name}"
+
+
+def _readiness(core: SchedulerCore) -> Iterator[str]:
+    """Exactly what can run is scheduled, however it came to that (P13)."""
+    if core.graph.state not in (JobState.RUNNING, JobState.RECONCILING):
+        return
+    for vertex in core.graph.all_subtasks():
+        ready = core.graph.inputs_available(vertex)
+        if vertex.state is ExecutionState.SCHEDULED and not ready:
+            yield f"{vertex.id} is scheduled without its inputs"
+        if vertex.state is ExecutionState.CREATED and ready and not vertex.held:
+            yield f"{vertex.id} is ready and not scheduled"
+
+
+def _places(core: SchedulerCore) -> Iterator[str]:
+    for worker_id in sorted({v.worker_id for v in core.graph.all_subtasks()} - {""}):
+        there = {v.id for v in core.graph.all_subtasks() if v.worker_id == worker_id}
+        indexed = {v.id for v in core.graph.at_worker(worker_id)}
+        if indexed != there:
+            yield f"{sorted(indexed ^ there)} are listed wrongly at {worker_id}"
 
 
 def _slots(core: SchedulerCore) -> Iterator[str]:

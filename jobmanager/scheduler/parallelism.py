@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from holdover.v1 import events_pb2, job_pb2
-from jobmanager.scheduler.execution_graph import Edge, ExecutionGraph, ExecutionJobVertex
+from jobmanager.scheduler.execution_graph import ExecutionGraph
+from jobmanager.scheduler.vertices import Edge, ExecutionJobVertex
 
 SEQUENCE_VALUE_BYTES = 8
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, events_pb2
-from jobmanager.scheduler.execution_graph import ExecutionGraph, ExecutionVertex, SubtaskId
+from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.states import ExecutionState
+from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
 
 WAIT_TIMER = "recovery-wait"
 ADOPTION_TIMER = "recovery-adoption"
@@ -47,6 +48,8 @@ class Reconciliation:
         stored_at = (v.stored_at for v in graph.all_subtasks() if v.finished is not None)
         #: Resource ids that the leaders before knew, in the order of the record and the log.
         self.previous_workers = dict.fromkeys((*previous_workers, *filter(None, stored_at)))
+        #: Those of them that have not registered yet.
+        self.outstanding = dict(self.previous_workers)
         #: Finished subtasks whose partitions are to be reserved and have not been offered yet.
         self.awaited: dict[SubtaskId, None] = {
             v.id: None
@@ -89,7 +92,8 @@ class Reconciliation:
         """
         if worker_id not in self.offers:
             self.offers[worker_id] = WorkerOffer(offered, accepted, late=not self.open)
-        if all(worker in self.offers for worker in self.previous_workers):
+        self.outstanding.pop(worker_id, None)
+        if not self.outstanding:
             self.adopting = False
 
     def found(self, vertex: ExecutionVertex) -> None:

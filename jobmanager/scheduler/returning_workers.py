@@ -7,12 +7,12 @@ from holdover.v1 import common_pb2, events_pb2
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.core import SchedulerCore
-from jobmanager.scheduler.execution_graph import ExecutionVertex
 from jobmanager.scheduler.failover import LostSubtask
 from jobmanager.scheduler.failures import FailureHandling
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
 from jobmanager.scheduler.splits import SplitEnumerator
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
+from jobmanager.scheduler.vertices import ExecutionVertex
 
 
 class ReturningWorkers:
@@ -46,7 +46,7 @@ class ReturningWorkers:
         if recovery.adopting:
             core.act(act.SetTimer(ADOPTION_TIMER, min(core.options.adoption_wait_s, wait_s)))
         self._end_wait_if_complete()
-        core.reschedule()
+        core.schedule_all()
         return None
 
     def register(self, signal: sig.WorkerRegistered) -> None:
@@ -133,7 +133,6 @@ class ReturningWorkers:
                 return False
         elif owner.source is not None and not core.enumerators[key.vertex_id].claim(splits):
             return False
-        core.ready.pop(vertex.id, None)
         recovery.counts[key.vertex_id].adopted += 1
         core.finish(vertex, execution, worker_id, adopted=True)
         return True
@@ -148,9 +147,9 @@ class ReturningWorkers:
         """An inventory is complete: what it lacks is not at that worker, from this moment on."""
         running = set(signal.running)
         lost: list[LostSubtask] = []
-        for vertex in self._graph.all_subtasks():
+        for vertex in self._graph.at_worker(signal.worker_id):
             key = vertex.key(self._graph.job_id)
-            if vertex.finished is not None and vertex.stored_at == signal.worker_id:
+            if vertex.finished is not None:
                 if key in accepted or key in running:
                     continue
                 self._graph.set_available(vertex, False)
@@ -158,7 +157,7 @@ class ReturningWorkers:
                     self._core.reconciliation.gone(vertex)
                 else:
                     lost.append((vertex, events_pb2.RESET_REASON_PARTITION_MISSING))
-            elif self._failures.runs_at(vertex, signal.worker_id) and key not in running:
+            elif key not in running:
                 # Should the deployment still be under way, it must not occupy the slot.
                 self._core.act(act.Cancel(signal.worker_id, key))
                 self._core.abandon(vertex)
@@ -211,8 +210,8 @@ class ReturningWorkers:
         recovery = self._core.reconciliation
         if recovery is None or not recovery.waiting or worker_id not in recovery.offers:
             return
-        for vertex in self._graph.all_subtasks():
-            if vertex.stored_at == worker_id:
+        for vertex in self._graph.at_worker(worker_id):
+            if vertex.finished is not None:
                 recovery.gone(vertex)
         self._end_wait_if_complete()
 

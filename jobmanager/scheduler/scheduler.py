@@ -21,12 +21,13 @@ from jobmanager.scheduler.core import (
     job_failure,
 )
 from jobmanager.scheduler.ending import CANCEL_TIMER, JobEnd
-from jobmanager.scheduler.execution_graph import ExecutionGraph, ExecutionVertex
+from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.failover import RestartStrategy
 from jobmanager.scheduler.failures import RESTART_TIMER, FailureHandling
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
 from jobmanager.scheduler.returning_workers import ReturningWorkers
 from jobmanager.scheduler.states import ExecutionState, JobState
+from jobmanager.scheduler.vertices import ExecutionVertex
 
 
 class Scheduler:

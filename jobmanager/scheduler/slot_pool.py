@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobmanager.scheduler.execution_graph import SubtaskId
 from jobmanager.scheduler.signals import SlotId
+from jobmanager.scheduler.vertices import SubtaskId
 
 
 class SlotPool:
@@ -12,8 +12,9 @@ class SlotPool:
     """
 
     def __init__(self) -> None:
-        #: Free slots, the longest free one first.
+        #: Free slots, the longest free one first; the same by worker.
         self._free: dict[SlotId, None] = {}
+        self._free_at: dict[str, dict[SlotId, None]] = {}
         self._occupied: dict[SlotId, SubtaskId] = {}
 
     def __len__(self) -> int:
@@ -37,7 +38,7 @@ class SlotPool:
         """Take slots into the pool; one that is there already stays as it is."""
         for slot in slots:
             if slot not in self._occupied:
-                self._free[slot] = None
+                self._add_free(slot)
 
     def take(self, subtask: SubtaskId, prefer_worker: str | None = None) -> SlotId:
         """Occupy a free slot, at `prefer_worker` where it has one.
@@ -45,12 +46,11 @@ class SlotPool:
         Raises:
             KeyError: no slot is free.
         """
-        slot = next((s for s in self._free if s.worker_id == prefer_worker), None)
-        if slot is None:
-            slot = next(iter(self._free), None)
+        preferred = self._free_at.get(prefer_worker) if prefer_worker is not None else None
+        slot = next(iter(preferred or self._free), None)
         if slot is None:
             raise KeyError("no slot is free")
-        del self._free[slot]
+        self._remove_free(slot)
         self._occupied[slot] = subtask
         return slot
 
@@ -59,17 +59,28 @@ class SlotPool:
         if self._occupied.get(slot) != subtask:
             return False
         del self._occupied[slot]
-        self._free[slot] = None
+        self._add_free(slot)
         return True
 
     def give_back(self, count: int | None = None) -> tuple[SlotId, ...]:
         """Take up to `count` free slots (all, if None) out of the pool."""
         slots = tuple(self._free)[:count]
         for slot in slots:
-            del self._free[slot]
+            self._remove_free(slot)
         return slots
 
     def lose_worker(self, worker_id: str) -> None:
         """Forget all slots of a worker."""
-        self._free = {s: None for s in self._free if s.worker_id != worker_id}
+        for slot in list(self._free_at.get(worker_id, ())):
+            self._remove_free(slot)
         self._occupied = {s: v for s, v in self._occupied.items() if s.worker_id != worker_id}
+
+    def _add_free(self, slot: SlotId) -> None:
+        self._free[slot] = None
+        self._free_at.setdefault(slot.worker_id, {})[slot] = None
+
+    def _remove_free(self, slot: SlotId) -> None:
+        del self._free[slot]
+        del self._free_at[slot.worker_id][slot]
+        if not self._free_at[slot.worker_id]:
+            del self._free_at[slot.worker_id]

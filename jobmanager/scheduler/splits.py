@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from holdover.v1 import job_pb2
-from jobmanager.scheduler.execution_graph import ExecutionJobVertex, ExecutionVertex
+from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex
 
 
 class SplitEnumerator:

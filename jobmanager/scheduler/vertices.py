@@ -1,0 +1,125 @@
+"""What the execution graph is made of: vertices, their subtasks, and the exchanges between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdover.ids import AttemptKey
+from holdover.v1 import common_pb2, job_pb2
+from jobmanager.scheduler.signals import SlotId
+from jobmanager.scheduler.states import ExecutionState
+
+SubtaskId = tuple[str, int]
+"""(vertex id, subtask)."""
+
+
+@dataclass(slots=True)
+class ExecutionVertex:
+    """One subtask with its current attempt."""
+
+    vertex_id: str
+    subtask: int
+    #: Number of the current attempt, or of the next one while the state is CREATED or SCHEDULED.
+    attempt: int = 0
+    #: Epoch of the leader that deployed the current attempt; 0 before.
+    epoch: int = 0
+    state: ExecutionState = ExecutionState.CREATED
+    #: Where the current attempt runs or ran; None while CREATED or SCHEDULED.
+    slot: SlotId | None = None
+    #: What the finished attempt left behind; set exactly while FINISHED.
+    finished: common_pb2.FinishedExecution | None = None
+    #: The worker that stores the partitions of the finished attempt, whether it is registered or
+    #: not.
+    stored_at: str = ""
+    #: Whether that worker is registered with this leader and holds them.
+    available: bool = False
+    #: Splits handed to the current attempt, in order (sources).
+    splits: list[int] = field(default_factory=list)
+    #: Splits that every later attempt must read, because an earlier attempt's output of exactly
+    #: these was promised to consumers (sources that finished once); None if there are none.
+    pinned_splits: tuple[int, ...] | None = None
+    #: Not before a restart delay has passed.
+    held: bool = False
+
+    @property
+    def id(self) -> SubtaskId:
+        """Which subtask this is."""
+        return (self.vertex_id, self.subtask)
+
+    @property
+    def worker_id(self) -> str:
+        """The worker where the current attempt occupies a slot, or has left its partitions; empty
+        if there is none.
+        """
+        return self.stored_at or (self.slot.worker_id if self.slot is not None else "")
+
+    def key(self, job_id: str) -> AttemptKey:
+        """The name of the current attempt."""
+        return AttemptKey(job_id, self.vertex_id, self.subtask, self.attempt, self.epoch)
+
+
+@dataclass(slots=True)
+class Edge:
+    """One exchange, seen from both ends."""
+
+    index: int
+    source: str
+    source_output: int
+    target: str
+    target_input: int
+    kind: int
+
+    @property
+    def forward(self) -> bool:
+        """Whether subtask i reads only subtask i."""
+        return self.kind == job_pb2.DISTRIBUTION_KIND_FORWARD
+
+    @property
+    def broadcast(self) -> bool:
+        """Whether every subtask reads everything."""
+        return self.kind == job_pb2.DISTRIBUTION_KIND_BROADCAST
+
+
+class ExecutionJobVertex:
+    """A vertex with its subtasks; has none until it is initialized."""
+
+    def __init__(self, vertex: job_pb2.JobVertex, determinism: int) -> None:
+        self.vertex = vertex
+        self.vertex_id = vertex.vertex_id
+        self.determinism = determinism
+        self.in_edges: list[Edge] = []
+        self.out_edges: list[Edge] = []
+        self.subtasks: list[ExecutionVertex] = []
+        self.parallelism = 0
+        #: For each in-edge the bounds of ExecutionJobVertexInitialized; empty for broadcast and
+        #: forward.
+        self.input_bounds: list[tuple[int, ...]] = []
+        self.splits: tuple[job_pb2.Split, ...] = ()
+        #: Number of FINISHED subtasks, and of those whose partitions are at a registered worker.
+        self.finished_count = 0
+        self.available_count = 0
+        #: Grows whenever a subtask leaves its output, or another output than before.
+        self.output_version = 0
+        #: Its partitions were released because every consumer had finished.
+        self.released = False
+
+    @property
+    def initialized(self) -> bool:
+        """Whether its shape is decided."""
+        return self.parallelism > 0
+
+    @property
+    def all_finished(self) -> bool:
+        """Whether every subtask is FINISHED."""
+        return self.initialized and self.finished_count == self.parallelism
+
+    @property
+    def source(self) -> job_pb2.Source | None:
+        """The source operator, if the vertex starts with one."""
+        first = self.vertex.operators[0] if self.vertex.operators else None
+        return first.source if first is not None and first.HasField("source") else None
+
+    @property
+    def is_sink(self) -> bool:
+        """Whether its subtasks stage files."""
+        return any(operator.HasField("sink") for operator in self.vertex.operators)
