@@ -27,7 +27,7 @@ from pyarrow import flight
 from holdover.runtime.errors import AddressInUse, AddressUnavailable
 from holdover.v1 import shuffle_pb2
 from shuffle.errors import PartitionDamaged, PartitionLost, PartitionNotFound, ShuffleError
-from shuffle.partition_file import check_block, read_index
+from shuffle.partition_file import check_block, check_data_size, read_index
 from shuffle.partition_index import Block, Index, schema_from_bytes
 from shuffle.partition_name import DATA_SUFFIX
 
@@ -151,6 +151,8 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             raise PartitionNotFound(name)
         base = held_at.removesuffix(DATA_SUFFIX)
         index = read_index(base, name)
+        # Said with the header, before a reader has done any work for nothing.
+        check_data_size(base + DATA_SUFFIX, index)
         blocks = index.range(request.first_subpartition, request.end_subpartition)
         return base + DATA_SUFFIX, index, blocks[request.start_block :]
 

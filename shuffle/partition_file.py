@@ -297,23 +297,38 @@ def decoded_batch(
     return batch
 
 
+def check_data_size(path: str, index: Index) -> None:
+    """Raises PartitionDamaged unless the data file is there and as long as its index says."""
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise _unreadable(index, error) from error
+    _check_size(size, index)
+
+
+def _check_size(size: int, index: Index) -> None:
+    if size != index.data_bytes:
+        raise PartitionDamaged(
+            index.name, f"the data file has {size} bytes, not {index.data_bytes}"
+        )
+
+
+def _unreadable(index: Index, error: OSError) -> PartitionDamaged:
+    if isinstance(error, FileNotFoundError):
+        return PartitionDamaged(index.name, "its data file is missing")
+    return PartitionDamaged(index.name, f"its data file cannot be read: {error.strerror}")
+
+
 def _map_data(path: str, index: Index) -> pa.Buffer:
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size != index.data_bytes:
-                raise PartitionDamaged(
-                    index.name, f"the data file has {size} bytes, not {index.data_bytes}"
-                )
+            _check_size(size, index)
             if size == 0:
                 return pa.py_buffer(b"")
             return pa.py_buffer(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
-    except FileNotFoundError as error:
-        raise PartitionDamaged(index.name, "its data file is missing") from error
     except OSError as error:
-        raise PartitionDamaged(
-            index.name, f"its data file cannot be read: {error.strerror}"
-        ) from error
+        raise _unreadable(index, error) from error
 
 
 def scan(shuffle_dir: str) -> ShuffleDirectory:

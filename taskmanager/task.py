@@ -23,6 +23,7 @@ from holdover.v1.common_pb2 import FinishedExecution, ResultPartition
 from holdover.v1.job_pb2 import JobVertex, Split
 from holdover.v1.taskmanager_pb2 import SplitWanted, TaskEvent, TaskFailed, TaskProcessReady
 from shuffle.environment import ResultWriter
+from shuffle.errors import PartitionLost
 from shuffle.partition_index import PartitionMetrics
 from taskmanager.operators.cancellation import Cancellation
 from taskmanager.operators.chain import open_chain
@@ -31,7 +32,7 @@ from taskmanager.operators.sink import write_sink
 from taskmanager.operators.stream import BatchStream, OperatorContext
 from taskmanager.task_code import JobCode, JobCodeCache
 from taskmanager.task_commands import Assignment, TaskCommands
-from taskmanager.task_exchange import open_inputs, open_outputs
+from taskmanager.task_exchange import lost_inputs, open_inputs, open_outputs
 from taskmanager.task_failure import failure_of
 
 
@@ -96,9 +97,13 @@ class TaskRunner:
                 attempt.discard()
             error = TaskCancelled() if assignment.cancellation.requested else raised
             where = attempt.where if attempt is not None else str(assignment.key)
+            lost: list[str] = []
+            if isinstance(error, PartitionLost):
+                lost = lost_inputs(assignment.key.job_id, assignment.run)
             return TaskEvent(
                 failed=TaskFailed(
-                    attempt=assignment.run.deployment.attempt, failure=failure_of(error, where)
+                    attempt=assignment.run.deployment.attempt,
+                    failure=failure_of(error, where, lost),
                 )
             )
         finally:

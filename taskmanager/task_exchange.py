@@ -33,6 +33,7 @@ from shuffle.partitioner import (
     RebalancePartitioner,
     SinglePartitioner,
 )
+from shuffle.survey import lost_partitions
 from taskmanager.operators.errors import JobError
 from taskmanager.operators.stream import BatchStream, OperatorContext, describe_schema
 
@@ -96,6 +97,15 @@ def open_outputs(
         outputs,
         compression=context.options.get(SHUFFLE_COMPRESSION),
         buffer_bytes_max=context.options.get(SHUFFLE_WRITE_BUFFER_SIZE),
+    )
+
+
+def lost_inputs(job_id: str, run: RunTask) -> list[str]:
+    """Names of all partitions of the attempt's inputs that are lost, as far as can be seen."""
+    return lost_partitions(
+        [source for gate in run.deployment.inputs for source in _partitions(job_id, gate)],
+        shuffle_dir=run.shuffle_directory,
+        local_address=run.data_address,
     )
 
 

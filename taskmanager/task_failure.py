@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 
 from holdover.errors import InvalidId, InvalidJob
 from holdover.v1.common_pb2 import (
@@ -20,8 +21,10 @@ _MESSAGE_BYTES_MAX = 8 << 10
 _OMITTED = "\n... (left out) ...\n"
 
 
-def failure_of(error: BaseException, where: str) -> Failure:
+def failure_of(error: BaseException, where: str, lost_partitions: Sequence[str] = ()) -> Failure:
     """The failure that an exception means; `where` names the vertex for people.
+
+    `lost_partitions` are further partitions that were found lost beside the error's own.
 
     | exception | kind |
     |---|---|
@@ -35,7 +38,9 @@ def failure_of(error: BaseException, where: str) -> Failure:
     message = _bounded(f"{where}: {_described(error)}", _MESSAGE_BYTES_MAX)
     if isinstance(error, PartitionLost | PartitionUnreachable):
         return Failure(
-            kind=FAILURE_KIND_PARTITION_LOST, message=message, lost_partitions=[error.name]
+            kind=FAILURE_KIND_PARTITION_LOST,
+            message=message,
+            lost_partitions=dict.fromkeys((error.name, *lost_partitions)),
         )
     if isinstance(error, InvalidJob | InvalidId | ShuffleUsageError):
         return Failure(kind=FAILURE_KIND_JOB, message=message, traceback=_traceback(error))
