@@ -28,6 +28,7 @@ def scheduler_options(config: Configuration) -> SchedulerOptions:
             config.get(options.AUTO_PARALLELISM_MIN_PARALLELISM),
             config.get(options.AUTO_PARALLELISM_MAX_PARALLELISM),
             config.get(options.AUTO_PARALLELISM_AVG_DATA_VOLUME_PER_TASK),
+            parallelism_default=max(0, config.get(options.PARALLELISM_DEFAULT)),
         ),
     )
 

@@ -6,7 +6,6 @@ steps that more than one part takes; which signal leads to which steps is said i
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from holdover.ids import AttemptKey
@@ -66,6 +65,8 @@ class SchedulerCore:
         self.ready: dict[SubtaskId, None] = {}
         #: One for each initialized source.
         self.enumerators: dict[str, SplitEnumerator] = {}
+        #: Why the job must fail, once a part has found that nothing else is left.
+        self.doom: common_pb2.Failure | None = None
         #: Slots that other jobs wait for.
         self.reclaim = 0
         self.decision = Decision()
@@ -92,30 +93,22 @@ class SchedulerCore:
 
     # Shape
 
-    def initialize_vertices(self) -> common_pb2.Failure | None:
-        """Decide the shape of every vertex whose inputs allow it; a failure if one has none."""
+    def initialize_vertices(self) -> None:
+        """Decide the shape of every vertex whose inputs allow it."""
         if self.graph.state is not JobState.RUNNING:
-            return None
+            return
         for owner in self.graph.vertices.values():
             if not owner.initialized:
-                failure = self._initialize(owner)
-                if failure is not None:
-                    return failure
-        return None
+                self._initialize(owner)
 
-    def _initialize(self, owner: ExecutionJobVertex) -> common_pb2.Failure | None:
+    def _initialize(self, owner: ExecutionJobVertex) -> None:
         if owner.source is not None:
             if owner.vertex_id not in self._enumerating:
                 self._enumerating.add(owner.vertex_id)
-                wanted = owner.vertex.parallelism or self.options.adaptive.parallelism_max
+                wanted = owner.vertex.parallelism or self.options.adaptive.splits_wanted
                 self.act(act.EnumerateSplits(owner.vertex_id, owner.source, wanted))
         elif ready_to_initialize(self.graph, owner):
-            try:
-                event = initialize_vertex(self.graph, owner, self.options.adaptive)
-            except ValueError as error:
-                return job_failure(f"vertex {owner.vertex.name}: {error}")
-            self._take_shape(owner, event)
-        return None
+            self._take_shape(owner, initialize_vertex(self.graph, owner, self.options.adaptive))
 
     def initialize_source(self, vertex_id: str, splits: tuple[job_pb2.Split, ...]) -> None:
         """Decide the shape of a source, now that its splits are known."""
@@ -242,9 +235,10 @@ class SchedulerCore:
             self.graph.transition(vertex, ExecutionState.CANCELING)
             self.act(act.Cancel(vertex.slot.worker_id, vertex.key(self.graph.job_id)))
 
-    def awaited(self) -> Collection[SubtaskId]:
-        """Finished subtasks whose partitions a previous worker may still bring back."""
-        return self.reconciliation.awaited if self.reconciliation is not None else ()
+    def may_come_back(self, vertex: ExecutionVertex) -> bool:
+        """Whether a previous worker may still bring back the partitions of a finished subtask."""
+        recovery = self.reconciliation
+        return recovery is not None and recovery.may_come_back(vertex)
 
     # Slots
 

@@ -87,6 +87,8 @@ class ExecutionGraph:
         elif kind == "cancel_requested":
             self.cancel_requested = True
         elif kind == "commit_started":
+            if not self.all_finished:
+                raise ReplayError("the output is published before every subtask has finished")
             self.commit = event.commit_started
         elif kind == "failure_recorded":
             self.failure = event.failure_recorded.failure

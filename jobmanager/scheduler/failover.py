@@ -7,7 +7,7 @@ old rows were read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from holdover.v1 import events_pb2, job_pb2
@@ -28,18 +28,20 @@ class ResetPlan:
     resets: dict[SubtaskId, events_pb2.ResetReason.ValueType] = field(default_factory=dict)
     #: Active subtasks that have read (or may be reading) rows that will not come again.
     restarts: dict[SubtaskId, None] = field(default_factory=dict)
+    #: Finished subtasks whose output what runs again needs, and may still get without a rerun.
+    awaited: dict[SubtaskId, None] = field(default_factory=dict)
 
 
 def plan_resets(
     graph: ExecutionGraph,
     lost: Iterable[LostSubtask],
-    awaited: Collection[SubtaskId] = (),
+    may_come_back: Callable[[ExecutionVertex], bool] = lambda _: False,
 ) -> ResetPlan:
     """Close a set of lost finished subtasks, each with its ResetReason.
 
-    Subtasks in `awaited` are finished and not available, but their worker may still come back:
-    they are not lost. Lost subtasks that nobody needs any more are left alone (P17), unless
-    something that reruns needs them.
+    `may_come_back` tells of a finished subtask that is not available whether its worker may still
+    return with its output: then it is not lost. Lost subtasks that nobody needs any more are left
+    alone (P17), unless something that reruns needs them.
     """
     plan = ResetPlan()
     pending: list[ExecutionVertex] = []
@@ -58,7 +60,11 @@ def plan_resets(
         owner = graph.vertices[vertex.vertex_id]
         for edge in owner.in_edges:
             for producer in _across(graph, edge, vertex, upstream=True, seen=seen_edges):
-                if not producer.available and producer.id not in awaited:
+                if producer.available:
+                    continue
+                if producer.state is ExecutionState.FINISHED and may_come_back(producer):
+                    plan.awaited[producer.id] = None
+                else:
                     add(producer, events_pb2.RESET_REASON_UPSTREAM_CLOSURE)
         if owner.determinism != job_pb2.DETERMINISM_INDETERMINATE:
             continue

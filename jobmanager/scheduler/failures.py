@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, events_pb2
 from jobmanager.scheduler import actions as act
-from jobmanager.scheduler.core import SchedulerCore
+from jobmanager.scheduler.core import SchedulerCore, job_failure
 from jobmanager.scheduler.failover import LostSubtask, ResetPlan, RestartStrategy, plan_resets
 from jobmanager.scheduler.states import ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionVertex
@@ -134,11 +134,24 @@ class FailureHandling:
             return None
         return vertex
 
-    def reset(self, lost: Iterable[LostSubtask]) -> ResetPlan:
-        """Reset lost finished subtasks and all that their loss takes along, in one step."""
-        plan = plan_resets(self._graph, lost, self._core.awaited())
+    def reset(self, lost: Iterable[LostSubtask]) -> None:
+        """Reset lost finished subtasks and all that their loss takes along, in one step.
+
+        Once the output is being published nothing may run again: the job fails instead of mixing
+        two outcomes (behaviour 5.6).
+        """
+        plan = plan_resets(self._graph, lost, self._core.may_come_back)
         if self._graph.commit is not None:
-            return ResetPlan()
+            if plan.resets:
+                self._core.doom = _published_already(plan)
+            return
+        recovery = self._core.reconciliation
+        if recovery is not None and self._graph.state is JobState.RECONCILING:
+            recovery.awaited.update(plan.awaited)
+            for subtask, reason in plan.resets.items():
+                vertex = self._graph.vertex_at(*subtask)
+                if vertex.epoch < self._core.epoch:
+                    recovery.count_reset(vertex, reason)
         for subtask in plan.restarts:
             self._core.cancel(self._graph.vertex_at(*subtask))
         grouped: dict[tuple[str, events_pb2.ResetReason.ValueType], list[int]] = {}
@@ -150,7 +163,6 @@ class FailureHandling:
                 vertex_id=vertex_id, subtasks=sorted(subtasks), reason=reason
             )
             self._core.emit(events_pb2.JobEvent(vertex_reset=reset))
-        return plan
 
     def _release_superseded(self, vertex_id: str, subtasks: Iterable[int]) -> None:
         """Output that a reset supersedes, and that is still at a worker, is deleted."""
@@ -159,3 +171,12 @@ class FailureHandling:
             if vertex.available and vertex.state is ExecutionState.FINISHED:
                 key = vertex.key(self._graph.job_id)
                 self._core.act(act.ReleasePartitions(vertex.stored_at, (key,)))
+
+
+def _published_already(plan: ResetPlan) -> common_pb2.Failure:
+    vertex_id, subtask = next(iter(plan.resets))
+    return job_failure(
+        f"{len(plan.resets)} subtasks ({vertex_id}/{subtask} first) would have to run again after"
+        " the job's output has begun to be published, and what they give may differ from what is"
+        " published; remove the output and submit the job under another id"
+    )

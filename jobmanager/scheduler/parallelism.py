@@ -1,8 +1,9 @@
 """The shape of a vertex: its parallelism and the subpartitions that each subtask reads.
 
-An explicit parallelism is taken as it is. An adaptive one is decided when all inputs are finished,
-from the bytes they produced (Flink's adaptive batch scheduler; FLIP-187). Once decided it is an
-event and never changes.
+An explicit parallelism is taken as it is; a vertex behind a forward exchange has that of its
+producer. Any other is decided when all inputs are finished: `parallelism.default` if it is set, or
+from the bytes that they produced (Flink's adaptive batch scheduler; FLIP-187), and never more than
+there are subpartitions to read. Once decided it is an event and never changes.
 """
 
 from __future__ import annotations
@@ -20,11 +21,18 @@ SEQUENCE_VALUE_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveParallelism:
-    """Bounds of an adaptive decision."""
+    """What decides the parallelism of a vertex whose job does not say it."""
 
     parallelism_min: int
     parallelism_max: int
     bytes_per_task: int
+    #: `parallelism.default`: the same for all; 0 decides from the bytes.
+    parallelism_default: int = 0
+
+    @property
+    def splits_wanted(self) -> int:
+        """Splits that a source needs so that all its subtasks find work."""
+        return self.parallelism_default or self.parallelism_max
 
     def for_bytes(self, total_bytes: int) -> int:
         """The parallelism for so many input bytes."""
@@ -42,7 +50,7 @@ def initialize_source(
     owner: ExecutionJobVertex, splits: Sequence[job_pb2.Split], adaptive: AdaptiveParallelism
 ) -> events_pb2.ExecutionJobVertexInitialized:
     """The shape of a vertex that starts with a source, now that its splits are known."""
-    parallelism = owner.vertex.parallelism
+    parallelism = owner.vertex.parallelism or adaptive.parallelism_default
     if parallelism == 0:
         wanted = adaptive.for_bytes(sum(split_bytes(split) for split in splits))
         parallelism = max(1, min(wanted, len(splits)))
@@ -77,11 +85,10 @@ def initialize_vertex(
         parallelism = owner.vertex.parallelism
     elif forward is not None:
         parallelism = graph.vertices[forward.source].parallelism
-    elif spread:
-        total = sum(sum(_subpartition_bytes(graph, edge, widths[edge.index])) for edge in spread)
-        parallelism = min(adaptive.for_bytes(total), *widths.values())
     else:
-        parallelism = adaptive.parallelism_min
+        total = sum(sum(_subpartition_bytes(graph, edge, widths[edge.index])) for edge in spread)
+        wanted = adaptive.parallelism_default or adaptive.for_bytes(total)
+        parallelism = min(wanted, *widths.values()) if widths else wanted
     weights: dict[int, list[int]] = {}
     for edge in spread:
         width = widths[edge.index]
@@ -101,16 +108,16 @@ def initialize_vertex(
 
 
 def balanced_bounds(weights: Sequence[int], ranges: int) -> list[int]:
-    """Cut `weights` into contiguous ranges of about equal sums, none of them empty.
+    """Cut `weights` into contiguous ranges of about equal sums, none of them empty as far as there
+    are weights enough.
 
-    Returns `ranges + 1` ascending bounds. With as many weights as ranges each range holds one.
-
-    Raises:
-        ValueError: there are fewer weights than ranges.
+    Returns `ranges + 1` ascending bounds. With as many weights as ranges each range holds one, with
+    fewer the last ranges are empty (a forward exchange may give a vertex more subtasks than another
+    input has subpartitions). Weights that are all zero are not known yet and count as equal.
     """
-    if len(weights) < ranges:
-        raise ValueError(f"{len(weights)} subpartitions cannot feed {ranges} subtasks")
-    sums = list(accumulate(weights))
+    if len(weights) <= ranges:
+        return [min(bound, len(weights)) for bound in range(ranges + 1)]
+    sums = list(accumulate(weights if any(weights) else [1] * len(weights)))
     total = sums[-1]
     bounds = [0]
     position = 0

@@ -96,10 +96,28 @@ class Reconciliation:
         if not self.outstanding:
             self.adopting = False
 
+    def may_come_back(self, vertex: ExecutionVertex) -> bool:
+        """Whether the worker of a finished subtask may still register with its partitions."""
+        if not self.waiting:
+            return False
+        return vertex.id in self.awaited or vertex.stored_at in self.outstanding
+
     def found(self, vertex: ExecutionVertex) -> None:
         """An awaited partition was offered."""
         self.awaited.pop(vertex.id, None)
         self.missing.pop(vertex.id, None)
+
+    def count_reset(
+        self, vertex: ExecutionVertex, reason: events_pb2.ResetReason.ValueType
+    ) -> None:
+        """Work that an earlier leader saw finished must run again."""
+        resets = self.counts[vertex.vertex_id].resets
+        resets[reason] = resets.get(reason, 0) + 1
+
+    def forget_deferred(self, worker_id: str) -> None:
+        """A worker is gone, or says anew what it holds."""
+        for key in [key for key, (holder, _) in self.deferred.items() if holder == worker_id]:
+            del self.deferred[key]
 
     def gone(self, vertex: ExecutionVertex) -> None:
         """An awaited partition is known not to come: its worker is back without it, or lost."""

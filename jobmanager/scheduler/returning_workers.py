@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, events_pb2
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.core import SchedulerCore
-from jobmanager.scheduler.failover import LostSubtask
+from jobmanager.scheduler.failover import LostSubtask, plan_resets
 from jobmanager.scheduler.failures import FailureHandling
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
 from jobmanager.scheduler.splits import SplitEnumerator
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
-from jobmanager.scheduler.vertices import ExecutionVertex
+from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
 
 
 class ReturningWorkers:
@@ -57,6 +59,8 @@ class ReturningWorkers:
         rejected: list[AttemptKey] = []
         accepted: dict[AttemptKey, None] = {}
         bytes_kept = 0
+        if recovery is not None:
+            recovery.forget_deferred(signal.worker_id)
         for execution in self._in_graph_order(signal):
             key = AttemptKey.from_proto(execution.attempt)
             foreign = late and key.epoch < core.epoch
@@ -91,6 +95,8 @@ class ReturningWorkers:
         vertex = self._graph.find(key)
         if vertex is None or self._graph.state in (JobState.CANCELLING, JobState.FAILING):
             return False
+        if vertex.state is ExecutionState.CANCELING:
+            return False  # it has read rows that do not count any more
         if vertex.state is ExecutionState.FINISHED:
             if vertex.key(self._graph.job_id) != key or vertex.stored_at != worker_id:
                 return False
@@ -208,7 +214,10 @@ class ReturningWorkers:
     def worker_lost(self, worker_id: str) -> None:
         """A worker that had come back is gone again: it is not awaited a second time."""
         recovery = self._core.reconciliation
-        if recovery is None or not recovery.waiting or worker_id not in recovery.offers:
+        if recovery is None:
+            return
+        recovery.forget_deferred(worker_id)
+        if not recovery.waiting or worker_id not in recovery.offers:
             return
         for vertex in self._graph.at_worker(worker_id):
             if vertex.finished is not None:
@@ -217,23 +226,26 @@ class ReturningWorkers:
 
     def _end_wait_if_complete(self) -> None:
         recovery = self._core.reconciliation
-        if recovery is not None and recovery.waiting and not recovery.awaited:
+        if recovery is None or not recovery.waiting or recovery.awaited:
+            return
+        # What is known to be missing runs again: its inputs are to be reserved now, whoever had
+        # finished with them.
+        plan = plan_resets(self._graph, self._lost(recovery.missing), self._core.may_come_back)
+        recovery.awaited.update(plan.awaited)
+        if not recovery.awaited:
             recovery.ended_early = True
             self._core.act(act.CancelTimer(WAIT_TIMER))
             self._end_wait(recovery)
+
+    def _lost(self, missing: Iterable[SubtaskId]) -> list[LostSubtask]:
+        vertices = [self._graph.vertex_at(*subtask) for subtask in missing]
+        return [(vertex, events_pb2.RESET_REASON_PARTITION_MISSING) for vertex in vertices]
 
     def _end_wait(self, recovery: Reconciliation) -> None:
         """The verdict: what has not come is missing; its producers are reset, all together."""
         recovery.waiting = False
         missing = (*recovery.missing, *recovery.awaited)
         recovery.awaited.clear()
-        plan = self._failures.reset(
-            (self._graph.vertex_at(*subtask), events_pb2.RESET_REASON_PARTITION_MISSING)
-            for subtask in missing
-            if self._graph.vertex_at(*subtask).state is ExecutionState.FINISHED
-        )
-        for (vertex_id, _), reason in plan.resets.items():
-            counts = recovery.counts[vertex_id].resets
-            counts[reason] = counts.get(reason, 0) + 1
+        self._failures.reset(self._lost(missing))
         self._core.change_state(JobState.RUNNING)
         self._core.reschedule()

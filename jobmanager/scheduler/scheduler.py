@@ -94,9 +94,9 @@ class Scheduler:
     def _settle(self) -> None:
         """What may follow from any signal: vertices take shape, the job ends, slots are used."""
         if self.ended is None:
-            failure = self.core.initialize_vertices()
-            if failure is not None:
-                self._end.fail(failure)
+            if self.core.doom is not None:
+                self._end.fail(self.core.doom)
+            self.core.initialize_vertices()
             self._end.settle()
         if self.ended is None:
             self.core.assign_slots()
