@@ -34,6 +34,7 @@ from jobmanager.job_options import event_writer_settings, restart_strategy, sche
 from jobmanager.job_status import JobHistory, job_status, result_files
 from jobmanager.job_store import JobStore, StoredJob
 from jobmanager.recovery import RecoveryObserver, replay_job
+from jobmanager.recovery_reports import RecoveryReports
 from jobmanager.resource_manager import ResourceManager
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
@@ -47,7 +48,6 @@ from jobmanager.worker_connection import CancelOrder, DeployOrder, ReleaseOrder
 RETRY_DELAY_S = 0.5
 RETRY_DELAY_S_MAX = 10.0
 TRACEBACK_CHARACTERS_MAX = 64 * 1024
-REPORTS_MAX = 100
 INBOX_SIGNALS_MAX = 10_000
 
 _log = Log(__name__)
@@ -99,8 +99,7 @@ class JobMaster:
         self._changed = asyncio.Event()
         self._version = 0
         self._history = JobHistory(services.epoch, services.runtime.clock, job.submitted_wall_ms)
-        self._observer: RecoveryObserver | None = None
-        self._reports: list[jobmanager_pb2.RecoveryReport] = []
+        self._reports = RecoveryReports(services.store, job.job_id, self._until_it_works)
         self._recovery_counted = False
         self._failed_internally = False
         self._ending: act.EndJob | None = None
@@ -122,24 +121,24 @@ class JobMaster:
             RecoveryDataUnreadable: a newer version wrote its log.
         """
         services = self._services
-        self._observer = RecoveryObserver(
+        observer = RecoveryObserver(
             services.runtime.clock,
             services.epoch,
             services.process_age_s(),
             services.leading_age_s(),
         )
-        replayed_sequence = await self._replay() if self._recoverable else 0
+        await self._reports.begin(observer)
+        replayed_sequence = await self._replay(observer) if self._recoverable else 0
         if not self._recoverable:
-            self._observer.restarted("execution.batch.job-recovery.enabled is false for this job")
+            observer.restarted("execution.batch.job-recovery.enabled is false for this job")
         self._recovery_counted = True
         self._open_events(replayed_sequence)
         self._run(sig.RecoveryStarted(tuple(previous_workers) if self._recoverable else ()))
 
-    async def _replay(self) -> int:
+    async def _replay(self, observer: RecoveryObserver) -> int:
         """Bring the graph to what the log says; a damaged log is set aside and the job starts
         anew.
         """
-        assert self._observer is not None
         directory = self._services.store.events_directory(self.job_id)
         graph = ExecutionGraph(self.job.graph)
         try:
@@ -149,13 +148,13 @@ class JobMaster:
                 raise RecoveryDataUnreadable(str(error)) from error
             _log.error("event log is damaged, the job starts anew", job=self.job_id, why=str(error))
             await set_aside(self._disk, directory)
-            self._observer.restarted(f"the event log is damaged and was set aside: {error}")
+            observer.restarted(f"the event log is damaged and was set aside: {error}")
             return 0
         self._scheduler = self._new_scheduler(graph)
         self._history.replayed(replayed.history)
-        self._observer.replayed(replayed.findings)
+        observer.replayed(replayed.findings)
         if replayed.findings.is_empty:
-            self._observer.restarted("no event of the job had become durable")
+            observer.restarted("no event of the job had become durable")
         return replayed.findings.last_sequence
 
     def _new_scheduler(self, graph: ExecutionGraph) -> Scheduler:
@@ -187,6 +186,9 @@ class JobMaster:
         self._services.resources.add_job(self.job_id, self.post)
         self._supervisor.run("inbox", self._handle_inbox)
         self._supervisor.run("releases", self._carry_out_releases)
+        self._supervisor.run(
+            "recovery reports", lambda: self._reports.keep(lambda: self._scheduler)
+        )
         for signal in first:
             self.post(signal)
 
@@ -260,7 +262,7 @@ class JobMaster:
                 self._perform(action)
         except Exception as error:  # noqa: BLE001  whatever it is, the job ends with it as the reason
             return self._fail_internally(error)
-        self._observe(signal, before)
+        self._reports.handled(signal, before, self._scheduler.graph.state)
         self._note_change()
         return decision
 
@@ -300,17 +302,6 @@ class JobMaster:
             "clearing the recovery counter",
             lambda: self._services.store.clear_recovery_attempts(self.job_id),
         )
-
-    def _observe(self, signal: sig.Signal, before: JobState) -> None:
-        observer = self._observer
-        if observer is None:
-            return
-        if isinstance(signal, sig.WorkerRegistered):
-            observer.worker_registered(signal.worker_id)
-        recovering = before is JobState.RECONCILING or isinstance(signal, sig.RecoveryStarted)
-        if recovering and self._scheduler.graph.state is not JobState.RECONCILING:
-            observer.wait_ended()
-            observer.complete()
 
     # Actions
 
@@ -357,8 +348,8 @@ class JobMaster:
         )
         if not self._services.resources.order(action.slot.worker_id, order):
             self.post(sig.DeploymentRefused(key, "the TaskManager is gone"))
-        elif self._observer is not None:
-            self._observer.deployed()
+        else:
+            self._reports.deployed()
 
     def _set_timer(self, action: act.SetTimer) -> None:
         before = self._timers.pop(action.name, None)
@@ -519,7 +510,7 @@ class JobMaster:
         """The job as a client sees it now."""
         status = job_status(self.job, self._scheduler, self._history, with_vertices=with_vertices)
         status.recovery.CopyFrom(self._recovery_status())
-        status.recoveries = len(self.recovery_reports())
+        status.recoveries = self._reports.count
         return status
 
     def _recovery_status(self) -> jobmanager_pb2.RecoveryStatus:
@@ -549,7 +540,4 @@ class JobMaster:
 
     def recovery_reports(self) -> list[jobmanager_pb2.RecoveryReport]:
         """One for each leader that recovered the job, oldest first."""
-        reports = list(self._reports)
-        if self._observer is not None:
-            reports.append(self._observer.current(self._scheduler))
-        return reports[-REPORTS_MAX:]
+        return self._reports.all(self._scheduler)

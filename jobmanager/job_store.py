@@ -3,6 +3,7 @@
     <root>/jobs/<job id>/graph.pb            the submitted job, durable before the acknowledgement
     <root>/jobs/<job id>/recovery-attempts   leaders in a row that have begun its recovery
     <root>/jobs/<job id>/events/             its event log
+    <root>/jobs/<job id>/recovery-reports.pb what its failovers have cost
     <root>/archive/<job id>.pb               its end marker and summary, durable before clean-up
     <root>/workers.pb                        the TaskManagers that were registered, a hint
 
@@ -23,17 +24,24 @@ from holdover import ids
 from holdover.errors import HoldoverError, InvalidId, JobAlreadyExists, StorageError
 from holdover.runtime import Disk
 from holdover.runtime.log import Log
-from holdover.v1.archive_pb2 import ArchivedJob, KnownWorkers, StoredJobGraph
+from holdover.v1.archive_pb2 import (
+    ArchivedJob,
+    KnownWorkers,
+    StoredJobGraph,
+    StoredRecoveryReports,
+)
 from holdover.v1.common_pb2 import JobState
 from holdover.v1.job_pb2 import JobGraph
-from holdover.v1.jobmanager_pb2 import JobStatus
+from holdover.v1.jobmanager_pb2 import JobStatus, RecoveryReport
 from jobmanager.checked_file import StoredFileDamaged, publish_checked, read_checked
 from jobmanager.event_store.segments import list_segments
 
 MessageT = TypeVar("MessageT", bound=Message)
 
+RECOVERY_REPORTS_MAX: Final = 100
 GRAPH_BYTES_MAX: Final = 512 * 1024 * 1024
 _ARCHIVE_BYTES_MAX: Final = 64 * 1024 * 1024
+_REPORTS_BYTES_MAX: Final = 16 * 1024 * 1024
 _WORKERS_BYTES_MAX: Final = 16 * 1024 * 1024
 _COUNTER_BYTES_MAX: Final = 16
 
@@ -227,6 +235,22 @@ class JobStore:
         await self._disk.remove(self._counter_path(job_id), missing_ok=True)
         await self._disk.sync_directory(self._job_directory(job_id))
 
+    async def write_recovery_reports(self, job_id: str, reports: Sequence[RecoveryReport]) -> None:
+        """Keep a job's recovery reports, oldest first, for later leaders (case P50).
+
+        Of more than 100, or more than 16 MB, the newest are kept.
+        """
+        message = StoredRecoveryReports(reports=reports[-RECOVERY_REPORTS_MAX:])
+        while message.reports and message.ByteSize() > _REPORTS_BYTES_MAX:
+            del message.reports[0]
+        await self._publish(self._reports_path(job_id), message)
+
+    async def read_recovery_reports(self, job_id: str) -> list[RecoveryReport]:
+        """The reports that leaders before have kept, oldest first. Raises `StorageError`."""
+        path = self._reports_path(job_id)
+        stored = await self._read(path, StoredRecoveryReports(), _REPORTS_BYTES_MAX)
+        return [] if stored is None else list(stored.reports)
+
     # Ended jobs
 
     async def archive(self, job: ArchivedJob) -> None:
@@ -284,6 +308,9 @@ class JobStore:
 
     def _counter_path(self, job_id: str) -> str:
         return f"{self._job_directory(job_id)}/recovery-attempts"
+
+    def _reports_path(self, job_id: str) -> str:
+        return f"{self._job_directory(job_id)}/recovery-reports.pb"
 
     def _archive_path(self, job_id: str) -> str:
         return f"{self._root}/archive/{job_id}.pb"

@@ -59,6 +59,7 @@ class RecoveryObserver:
         self._process_started_s = now_s - process_age_s
         self._leading_s = now_s - leading_age_s
         self._phase_began_s = now_s
+        self._log_read = False
         self._worker_after_ms: dict[str, int] = {}
         self.report = jobmanager_pb2.RecoveryReport(
             leader_epoch=epoch,
@@ -71,30 +72,35 @@ class RecoveryObserver:
 
     def replayed(self, findings: LogFindings) -> None:
         """The log has been read."""
-        self._end_phase("replay")
+        self._end_replay()
         self.report.events_replayed = findings.events
         self.report.last_event_wall_ms = findings.last_wall_ms
         self.report.log_findings.extend(str(finding) for finding in findings.findings)
 
     def restarted(self, reason: str) -> None:
         """The job starts from its beginning."""
-        self._end_phase("replay")
+        self._end_replay()
         self.report.restarted_reason = reason
 
-    def worker_registered(self, worker_id: str) -> None:
-        """A worker has offered what it holds."""
+    def worker_registered(self, worker_id: str) -> bool:
+        """A worker has offered what it holds; whether for the first time to this leader."""
+        if worker_id in self._worker_after_ms:
+            return False
         elapsed_s = self._clock.monotonic_s() - self._leading_s
-        self._worker_after_ms.setdefault(worker_id, round(elapsed_s * 1000))
+        self._worker_after_ms[worker_id] = round(elapsed_s * 1000)
+        return True
 
     def wait_ended(self) -> None:
         """Nothing is awaited any more."""
         self._end_phase("wait")
 
-    def deployed(self) -> None:
-        """An attempt is being deployed; the first one counts."""
-        if self.report.first_deployment_ms < 0:
-            elapsed_s = self._clock.monotonic_s() - self._process_started_s
-            self.report.first_deployment_ms = round(elapsed_s * 1000)
+    def deployed(self) -> bool:
+        """An attempt is being deployed; whether it is the first one, which counts."""
+        if self.report.first_deployment_ms >= 0:
+            return False
+        elapsed_s = self._clock.monotonic_s() - self._process_started_s
+        self.report.first_deployment_ms = round(elapsed_s * 1000)
+        return True
 
     def complete(self) -> None:
         """The job runs again."""
@@ -132,7 +138,9 @@ class RecoveryObserver:
                 ],
             )
         report.bytes_kept = recovery.bytes_kept
-        for worker_id in dict.fromkeys((*recovery.previous_workers, *recovery.offers)):
+        # Workers that have joined the cluster since then are no part of the recovery.
+        came = (w for w, offer in recovery.offers.items() if offer.offered or not offer.late)
+        for worker_id in dict.fromkeys((*recovery.previous_workers, *came)):
             report.workers.append(self._worker(worker_id, recovery))
 
     def _worker(self, worker_id: str, recovery: Reconciliation) -> jobmanager_pb2.WorkerReturn:
@@ -152,6 +160,11 @@ class RecoveryObserver:
             partitions_offered=offer.offered if offer else 0,
             partitions_accepted=offer.accepted if offer else 0,
         )
+
+    def _end_replay(self) -> None:
+        if not self._log_read:
+            self._log_read = True
+            self._end_phase("replay")
 
     def _end_phase(self, name: str) -> None:
         now_s = self._clock.monotonic_s()
