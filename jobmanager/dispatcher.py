@@ -62,6 +62,8 @@ class Dispatcher:
         self._store = services.store
         self._masters: dict[str, JobMaster] = {}
         self._parked: dict[str, ParkedJob] = {}
+        #: Jobs that are over and still being cleaned up.
+        self._ending: dict[str, JobMaster] = {}
         self._submitting: dict[str, asyncio.Lock] = {}
         self._working: list[asyncio.Task[Any]] = []
         #: Set once all jobs are loaded: before that nobody is told that a job is unknown.
@@ -233,7 +235,12 @@ class Dispatcher:
         job_id = archived.status.job_id
         _log.info("job ended", job=job_id, state=common_pb2.JobState.Name(archived.status.state))
         master = self._masters.pop(job_id)
-        self._supervisor.start(f"clean up {job_id}", master.clean_up())
+        self._ending[job_id] = master
+        self._supervisor.start(f"clean up {job_id}", self._clean_up(master))
+
+    async def _clean_up(self, master: JobMaster) -> None:
+        await master.clean_up()
+        del self._ending[master.job_id]
 
     async def _remove_files(self, job_id: str) -> None:
         while True:
@@ -247,7 +254,7 @@ class Dispatcher:
         """This leader ends; every job is left to the next one, nothing of it is deleted (P31)."""
         self.ready.clear()
         self._suspended = True
-        for master in list(self._masters.values()):
+        for master in [*self._masters.values(), *self._ending.values()]:
             await master.suspend()
 
     # Queries

@@ -14,7 +14,7 @@ from typing import cast
 
 from holdover.config import Configuration
 from holdover.ids import AttemptKey
-from holdover.runtime import Runtime
+from holdover.runtime import Disk, Runtime
 from holdover.runtime.real import NoPartitionServers, SystemClock, SystemRandomness, real_runtime
 from holdover.runtime.supervisor import Supervisor
 from holdover.v1 import common_pb2, job_pb2, taskmanager_pb2
@@ -301,7 +301,7 @@ def live(
         disk.power_on()
 
 
-def runtime_on(disk: PowerLossDisk) -> Runtime:
+def runtime_on(disk: Disk) -> Runtime:
     """This machine, but for the disk."""
     real = real_runtime()
     return Runtime(
