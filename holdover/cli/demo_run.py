@@ -26,6 +26,8 @@ from holdover.v1.jobmanager_pb2 import RecoveryReport
 TASKMANAGERS = 3
 SLOTS = 2
 _JOB_ID = "demo"
+_AT_WORK = (ExecutionState.EXECUTION_STATE_DEPLOYING, ExecutionState.EXECUTION_STATE_RUNNING)
+_NAME_CHARACTERS_MAX = 36
 _JOB_TIMEOUT_S = 1800.0
 
 
@@ -40,7 +42,7 @@ class Facts:
     Attributes:
         subtasks_total: of the job.
         finished_before_kill: subtasks whose end the client had seen before the kill.
-        running_at_kill: subtasks that had begun, by the ledger, and were not among those.
+        running_at_kill: subtasks that were deployed or running at that moment.
         killed_wall_s: when the JobManager was gone.
         started_wall_s: when its successor's process was started.
         held: for each TaskManager, partitions on its disk while no JobManager ran: count, bytes.
@@ -62,18 +64,21 @@ class Facts:
     total_s: float = 0.0
 
     @property
-    def started_again(self) -> frozenset[Subtask]:
-        """Subtasks that began under two leaders, by their own word."""
-        leaders: dict[Subtask, set[int]] = {}
-        for line in self.lines:
-            if line.what == "start":
-                leaders.setdefault(line.key, set()).add(line.epoch)
-        return frozenset(subtask for subtask, epochs in leaders.items() if len(epochs) > 1)
+    def ran_afterwards(self) -> frozenset[Subtask]:
+        """Subtasks that the successor's attempts ran, by the tasks' own word."""
+        starts = [line for line in self.lines if line.what == "start"]
+        first_epoch = min((line.epoch for line in starts), default=0)
+        return frozenset(line.key for line in starts if line.epoch > first_epoch)
 
     @property
     def rerun_finished(self) -> frozenset[Subtask]:
         """Subtasks that ran again although the client had seen them finish."""
-        return self.started_again & self.finished_before_kill
+        return self.ran_afterwards & self.finished_before_kill
+
+    @property
+    def rerun_running(self) -> frozenset[Subtask]:
+        """Subtasks that were running when the JobManager died, and ran again."""
+        return self.ran_afterwards & self.running_at_kill
 
     @property
     def kept(self) -> int:
@@ -106,7 +111,7 @@ class Facts:
             "finished_before_kill": len(self.finished_before_kill),
             "kept": self.kept,
             "rerun_finished": len(self.rerun_finished),
-            "rerun_running": len(self.started_again - self.finished_before_kill),
+            "rerun_running": len(self.rerun_running),
             "jm_down_s": round(self.jm_down_s, 3),
             "recovery_s": None if recovery_s is None else round(recovery_s, 3),
             "early_end": self.report.early_end,
@@ -203,13 +208,15 @@ class Demonstration:
         self.facts.killed_wall_s = time.time()
         if is_terminal(described.status):
             raise _too_fast()
-        self.facts.finished_before_kill = frozenset(
-            (subtask.attempt.vertex_id, subtask.attempt.subtask)
-            for subtask in described.subtasks
-            if subtask.state == ExecutionState.EXECUTION_STATE_FINISHED
-        )
-        begun = {line.key for line in read_ledger(self._ledger)}
-        self.facts.running_at_kill = frozenset(begun - self.facts.finished_before_kill)
+        finished, running = set(), set()
+        for subtask in described.subtasks:
+            key = (subtask.attempt.vertex_id, subtask.attempt.subtask)
+            if subtask.state == ExecutionState.EXECUTION_STATE_FINISHED:
+                finished.add(key)
+            elif subtask.state in _AT_WORK:
+                running.add(key)
+        self.facts.finished_before_kill = frozenset(finished)
+        self.facts.running_at_kill = frozenset(running)
         self._screen.step(
             "kill -9",
             f"[bold]the JobManager is dead[/bold], at {len(self.facts.finished_before_kill)} of"
@@ -270,13 +277,13 @@ class Demonstration:
         self._screen.say(f"the wait for TaskManagers {ended}; then, by vertex:")
         kept = {vertex.vertex_id: vertex.kept for vertex in report.vertices}
         seen = Counter(vertex for vertex, _ in facts.finished_before_kill)
-        again = Counter(vertex for vertex, _ in facts.started_again - facts.finished_before_kill)
+        again = Counter(vertex for vertex, _ in facts.rerun_running)
         lost = Counter(vertex for vertex, _ in facts.rerun_finished)
         self._screen.table(
-            ["vertex", "subtasks", "finished", "kept", "ran again: was running", "was finished"],
+            ["vertex", "subtasks", "finished", "kept", "rerun: running", "rerun: finished"],
             [
                 (
-                    " -> ".join(vertex.name.split(" -> ")[:2]),
+                    " -> ".join(vertex.name.split(" -> ")[:2])[:_NAME_CHARACTERS_MAX],
                     vertex.parallelism,
                     seen[vertex.vertex_id],
                     kept.get(vertex.vertex_id, 0),
@@ -286,9 +293,9 @@ class Demonstration:
                 for vertex in graph.vertices
             ],
         )
+        self._screen.say("finished: as the client saw it before the kill; kept: by the new")
         self._screen.say(
-            "(finished: seen by the client before the kill; kept: the JobManager's report;"
-            " ran again: the tasks' own ledger)"
+            "JobManager's report; rerun: by the ledger that the tasks write themselves"
         )
 
     def _show_result(self) -> None:

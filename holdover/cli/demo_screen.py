@@ -55,7 +55,7 @@ class DemoScreen:
             table.add_column(column, justify=side, no_wrap=True)
         for row in rows:
             table.add_row(*(str(cell) for cell in row))
-        self._console.print(Padding(table, (0, 0, 0, _INDENT)))
+        self._console.print(Padding(table, (0, 0, 0, _INDENT), expand=False))
 
     def end(self, good: bool, text: str) -> None:
         """The last line: what came of it."""

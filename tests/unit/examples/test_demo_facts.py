@@ -20,10 +20,11 @@ def start(vertex_id: str, subtask: int, epoch: int) -> LedgerLine:
 
 
 def facts(*lines: LedgerLine) -> Facts:
-    """Two subtasks had finished, and the successor started one second after the kill."""
+    """Two subtasks had finished, one was running; the successor started a second later."""
     return Facts(
         subtasks_total=3,
         finished_before_kill=frozenset({("v0", 0), ("v0", 1)}),
+        running_at_kill=frozenset({("v1", 0)}),
         killed_wall_s=100.0,
         started_wall_s=101.0,
         lines=list(lines),
@@ -41,7 +42,7 @@ def facts(*lines: LedgerLine) -> Facts:
 
 def test_a_subtask_that_was_running_and_runs_again_does_no_harm() -> None:
     """It is counted by itself."""
-    seen = facts(start("v0", 0, 1), start("v0", 1, 1), start("v1", 0, 1), start("v1", 0, 2))
+    seen = facts(start("v0", 0, 1), start("v0", 1, 1), start("v1", 0, 2), start("v2", 0, 2))
     assert seen.good
     assert seen.as_json() == {
         "subtasks_total": 3,
