@@ -21,6 +21,8 @@ from holdover.v1 import taskmanager_pb2, taskmanager_pb2_grpc
 DEPLOY_BYTES_MAX = 3 * 1024 * 1024
 KEYS_PER_CALL_MAX = 1000
 RETRY_DELAY_S = 0.1
+#: A TaskManager that looks for a leader tries at least once a second.
+REGISTER_AGAIN_TIMEOUT_S = 3.0
 
 _log = Log(__name__)
 
@@ -136,7 +138,7 @@ class WorkerConnection:
                 batch = self._next_batch()
                 while not await self._carry_out(batch):
                     if self.closed.is_set():
-                        return
+                        break
                     await asyncio.sleep(RETRY_DELAY_S)
         # A closed connection has nothing left to do; its owner cancels this loop.
         await asyncio.Event().wait()
@@ -155,8 +157,20 @@ class WorkerConnection:
                 continue
             self._failures.success()
             if not answer.registered:
-                self._callbacks.lost(self, "it has given its registration up")
+                await self._await_registration()
             return
+
+    async def _await_registration(self) -> None:
+        """It lives, but took the leader for lost: it is about to register again, with all that it
+        holds, which is not lost while it is (P23). Another connection takes over then.
+        """
+        _log.warning("taskmanager has given its registration up", worker=self.worker_id)
+        self.session_open = False
+        try:
+            async with asyncio.timeout(REGISTER_AGAIN_TIMEOUT_S):
+                await self.closed.wait()
+        except TimeoutError:
+            self._callbacks.lost(self, "it has given its registration up")
 
     def _next_batch(self) -> list[Order]:
         """The longest run of orders of one kind that fits into one call."""

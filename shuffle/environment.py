@@ -297,7 +297,7 @@ class _Fetcher:
         """Fetches a partition to its end, over as many calls as it takes."""
         source = self._sources[position]
         received = 0
-        silent_since_s: float | None = None
+        progress_s = time.monotonic()
         pause_s = 0.05
         while not self._closed:
             before = received
@@ -313,10 +313,8 @@ class _Fetcher:
                     self._streams.pop(position, None)
             now_s = time.monotonic()
             if received > before:
-                silent_since_s, pause_s = None, 0.05
-            if silent_since_s is None:
-                silent_since_s = now_s
-            if now_s - silent_since_s >= self._limits.retry_timeout_s:
+                progress_s, pause_s = now_s, 0.05
+            if now_s - progress_s >= self._limits.retry_timeout_s:
                 raise PartitionUnreachable(source.name, source.address, str(interruption))
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, timeout=pause_s)

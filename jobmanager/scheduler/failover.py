@@ -26,7 +26,8 @@ class ResetPlan:
     #: Finished subtasks that go back to CREATED, with the reason, in the order in which they were
     #: found.
     resets: dict[SubtaskId, events_pb2.ResetReason.ValueType] = field(default_factory=dict)
-    #: Active subtasks that have read (or may be reading) rows that will not come again.
+    #: Active subtasks that have read (or may be reading) rows that will not come again, or that
+    #: read from a worker which is gone.
     restarts: dict[SubtaskId, None] = field(default_factory=dict)
     #: Finished subtasks whose output what runs again needs, and may still get without a rerun.
     awaited: dict[SubtaskId, None] = field(default_factory=dict)
@@ -66,13 +67,17 @@ def plan_resets(
                     plan.awaited[producer.id] = None
                 else:
                     add(producer, events_pb2.RESET_REASON_UPSTREAM_CLOSURE)
-        if owner.determinism != job_pb2.DETERMINISM_INDETERMINATE:
+        indeterminate = owner.determinism == job_pb2.DETERMINISM_INDETERMINATE
+        # Readers would go on asking a dead worker until their own patience ends.
+        unreadable = plan.resets[vertex.id] == events_pb2.RESET_REASON_WORKER_LOST
+        if not indeterminate and not unreadable:
             continue
         for edge in owner.out_edges:
             for consumer in _across(graph, edge, vertex, upstream=False, seen=seen_edges):
                 if consumer.state in ACTIVE_EXECUTION_STATES:
                     plan.restarts[consumer.id] = None
-                add(consumer, events_pb2.RESET_REASON_INDETERMINATE_PRODUCER)
+                if indeterminate:
+                    add(consumer, events_pb2.RESET_REASON_INDETERMINATE_PRODUCER)
     return plan
 
 
@@ -110,11 +115,14 @@ class RestartStrategy:
     delay_s_max: float = float("inf")
     jitter_factor: float = 0.0
     restarts: int = 0
+    _last_delay_s: float = field(default=0.0, init=False)
 
     def next_delay_s(self) -> float | None:
         """Count a failure: the delay before its subtask runs again; None when the job must fail."""
         if self.restarts >= self.attempts_max:
             return None
-        delay = min(self.delay_s * self.backoff_multiplier**self.restarts, self.delay_s_max)
+        # Step by step: a power of the multiplier would overflow where restarts have no limit.
+        delay = self._last_delay_s * self.backoff_multiplier if self.restarts else self.delay_s
+        self._last_delay_s = min(delay, self.delay_s_max)
         self.restarts += 1
-        return delay
+        return self._last_delay_s
