@@ -167,16 +167,22 @@ class LedgerJob:
 
 
 def chain(
-    directory: Path, n: int, job_id: str = "chain", options: Mapping[str, str] | None = None
+    directory: Path,
+    n: int,
+    job_id: str = "chain",
+    options: Mapping[str, str] | None = None,
+    *,
+    consumers: int | None = None,
 ) -> LedgerJob:
-    """CHAIN(n)."""
+    """CHAIN(n); with `consumers`, stages M and K have so many tasks instead."""
+    readers = consumers or n
 
     def describe(it: LedgerJob) -> Job:
         job = Job("chain", options)
         numbers = job.sequence(0, n * ROWS_PER_SUBTASK, parallelism=n)
         read = _stage(it, "S", n, numbers, _same)
-        keyed = _stage(it, "M", n, read.hash("value"), _keyed)
-        _stage(it, "K", n, keyed.hash("key"), _summed).write_parquet(str(it.output))
+        keyed = _stage(it, "M", readers, read.hash("value"), _keyed)
+        _stage(it, "K", readers, keyed.hash("key"), _summed).write_parquet(str(it.output))
         return job
 
     gold = _gold((value % KEYS, 3 * value + 1) for value in range(n * ROWS_PER_SUBTASK))

@@ -92,6 +92,15 @@ class RunningCluster:
             if words in line
         ]
 
+    async def durable(self, job: LedgerJob) -> None:
+        """Wait until every event of the job is on disk: what has finished must not be lost."""
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            while True:
+                recovery = (await self.client.describe(job.job_id)).status.recovery
+                if recovery.durable_sequence >= recovery.events_appended > 0:
+                    return
+                await asyncio.sleep(POLL_S)
+
     async def report(self, job: LedgerJob) -> RecoveryReport:
         """What the last failover cost the job."""
         return (await self.client.recovery_reports(job.job_id))[-1]

@@ -33,7 +33,7 @@ async def test_taskmanagers_that_noticed_nothing_register_with_a_jobmanager_that
     """P20: within two heartbeat intervals; tasks of the old epoch end, finished work is kept."""
     running = await start_cluster(options=UNNOTICED)
     job = await between_s_and_m(running, chain(running.directory, 4))
-    await durable(running, job)
+    await running.durable(job)
     await running.restart_jobmanager()
     await running.taskmanagers(3)
 
@@ -54,7 +54,7 @@ async def test_a_taskmanager_with_partitions_and_no_slot_in_use_goes_on_looking(
     """P21: its slots are all given back, its files stay, and it registers at the first chance."""
     running = await start_cluster(taskmanagers=1)
     job = await between_s_and_m(running, chain(running.directory, 2))
-    await durable(running, job)
+    await running.durable(job)
     held = running.held(job.job_id)
     await running.cluster.kill_jobmanager()
     await wait_until(lambda: running.logged("tm-0", "JobManager lost"), "the loss is noticed")
@@ -75,7 +75,7 @@ async def test_a_task_that_finishes_while_no_jobmanager_listens_is_adopted(
     """P24: its output is complete, so it is taken up; nothing runs twice, and nothing is left."""
     running = await start_cluster(options=UNNOTICED)
     job = await between_s_and_m(running, chain(running.directory, 3))
-    await durable(running, job)
+    await running.durable(job)
     running.cluster.send_signal(JOBMANAGER, signal.SIGSTOP)
     job.gates.open("M", 1)
     await wait_until(lambda: partitions_of(running, job, "M") == [1], "M-1 has published")
@@ -94,7 +94,7 @@ async def test_taskmanagers_register_soon_after_a_long_outage(start_cluster: Sta
     """P51: twenty seconds without a JobManager do not make anybody slow to notice the next one."""
     running = await start_cluster()
     job = await between_s_and_m(running, join(running.directory, 3), "J", "S1", "S2")
-    await durable(running, job)
+    await running.durable(job)
     await running.cluster.kill_jobmanager()
     await asyncio.sleep(20.0)  # the outage itself, not a wait for something
     running.cluster.start_jobmanager()
@@ -113,7 +113,7 @@ async def test_taskmanagers_and_clients_follow_a_jobmanager_to_another_address(
     """P57: the record in the storage names it; what sits at the old address is believed nothing."""
     running = await start_cluster()
     job = await between_s_and_m(running, chain(running.directory, 3))
-    await durable(running, job)
+    await running.durable(job)
     states: list[JobState.ValueType] = []
     watcher = asyncio.create_task(note_states(running, job, states))
     await running.cluster.kill_jobmanager()
@@ -149,7 +149,7 @@ async def test_partitions_are_deleted_when_no_jobmanager_comes_in_time(
         options={"taskmanager.registration.timeout": "1100 ms", WAIT: "1 s"}
     )
     job = await between_s_and_m(running, chain(running.directory, 3))
-    await durable(running, job)
+    await running.durable(job)
     await running.cluster.kill_jobmanager()
     await wait_until(lambda: not running.files_of(job.job_id), "the partitions are deleted")
     job.gates.open("M")
@@ -169,7 +169,7 @@ async def test_what_a_taskmanager_held_that_died_with_the_jobmanager_is_made_aga
     """Only that: the producers whose partitions are elsewhere do not run again."""
     running = await start_cluster(options={WAIT: "2 s"})
     job = await between_s_and_m(running, chain(running.directory, 6))
-    await durable(running, job)
+    await running.durable(job)
     gone = {held.identity.subtask for held in running.held(job.job_id, "tm-0")}
     assert 0 < len(gone) < 6
     await running.cluster.kill_taskmanager(0)
@@ -189,7 +189,7 @@ async def test_a_jobmanager_that_dies_twice_while_it_recovers_costs_no_finished_
     """A frozen TaskManager keeps the recovery open, in which the JobManager dies and dies again."""
     running = await start_cluster()
     job = await between_s_and_m(running, chain(running.directory, 6))
-    await durable(running, job)
+    await running.durable(job)
     running.cluster.send_signal("tm-0", signal.SIGSTOP)
     for _ in range(2):
         await running.restart_jobmanager()
@@ -219,16 +219,6 @@ async def between_s_and_m(
         starts = job.ledger.starts(stage)
         assert job.ledger.ends(stage) == starts
     return job
-
-
-async def durable(running: RunningCluster, job: LedgerJob) -> None:
-    """Wait until every event of the job is on disk: what has finished by now must not be lost."""
-    async with asyncio.timeout(10.0):
-        while True:
-            recovery = (await running.client.describe(job.job_id)).status.recovery
-            if recovery.durable_sequence >= recovery.events_appended > 0:
-                return
-            await asyncio.sleep(0.05)
 
 
 async def note_states(
