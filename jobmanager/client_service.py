@@ -55,6 +55,7 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
             leader_address=state.known_address,
             version=state.version,
             cluster_id=state.config.get(HIGH_AVAILABILITY_CLUSTER_ID),
+            loop_lag_max_ms=round(state.lag.max_lag_s * 1000),
         )
         if services is None:
             return answer

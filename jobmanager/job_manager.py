@@ -82,6 +82,7 @@ class JobManager:
         """
         self._failure = asyncio.get_running_loop().create_future()
         state = await self._serve()
+        self._supervisor.run("loop lag", state.lag.run, RestartPolicy())
         try:
             while not self._stopping.is_set():
                 await self._lead_once(state)

@@ -12,6 +12,7 @@ import grpc.aio
 
 from holdover.config import Configuration
 from holdover.runtime import Runtime
+from holdover.runtime.loop_lag import LoopLagMonitor
 from jobmanager.dispatcher import Dispatcher
 from jobmanager.job_store import JobStore
 from jobmanager.resource_manager import ResourceManager
@@ -44,6 +45,8 @@ class LeaderState:
         self.known_address = ""
         #: Set when somebody has seen a newer leader than this process.
         self.deposed = asyncio.Event()
+        #: How late this process's event loop runs (P55).
+        self.lag = LoopLagMonitor()
 
     async def leading(
         self, context: grpc.aio.ServicerContext[object, object], epoch_seen: int
