@@ -56,8 +56,9 @@ class JobEnd:
 
     def cancellation_timed_out(self) -> None:
         """Attempts that have not ended by now are given up; their TaskManagers will learn of it."""
-        for vertex in list(self._graph.active()):
-            self._core.abandon(vertex)
+        if self._graph.state in _ENDS:
+            for vertex in list(self._graph.active()):
+                self._core.abandon(vertex)
 
     def settle(self) -> None:
         """After every signal: is the job over?"""

@@ -124,6 +124,12 @@ def finish(world: SchedulerWorld, vertex_id: str, subtasks: Subtasks | None = No
     assert not unfinished, f"{vertex_id} {unfinished} cannot run: {world.describe()}"
 
 
+def fire(world: SchedulerWorld, timer: str) -> None:
+    """A timer runs out, and all that follows arrives."""
+    world.fire(timer)
+    world.deliver_pending()
+
+
 def graph_of(world: SchedulerWorld) -> ExecutionGraph:
     """The present leader's graph."""
     assert world.scheduler is not None, "no leader"
