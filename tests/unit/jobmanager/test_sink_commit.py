@@ -1,0 +1,137 @@
+"""Publishing output: each file once, whatever happens in between (P45)."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from holdover.v1.common_pb2 import StagedFile
+from jobmanager.sink_commit import (
+    CommitImpossible,
+    foreign_file,
+    missing_staged_files,
+    publish,
+    remove_staging,
+    staging_directory,
+)
+from tests.doubles.power_loss_disk import PowerLoss, PowerLossDisk
+
+OUTPUTS = ("/out/a", "/out/b", "/out/c")
+COMPLETE = {
+    **{f"{path}/part-{index}": f"{path} {index}".encode() for path in OUTPUTS for index in (0, 1)},
+    **{f"{path}/_SUCCESS": b"" for path in OUTPUTS},
+}
+
+
+async def staged(disk: PowerLossDisk) -> list[StagedFile]:
+    """Two files for each of three sinks, and what a failed attempt has left."""
+    files = []
+    for path in OUTPUTS:
+        for index in (0, 1):
+            directory = f"{staging_directory(path, 'job')}/k-{index}-1-1"
+            content = f"{path} {index}".encode()
+            await disk.make_directories(directory)
+            await disk.publish(f"{directory}/part", content)
+            final = f"{path}/part-{index}"
+            files.append(
+                StagedFile(
+                    staged_path=f"{directory}/part", final_path=final, bytes=len(content), rows=1
+                )
+            )
+        await disk.make_directories(f"{staging_directory(path, 'job')}/k-0-0-1")
+        await disk.publish(f"{staging_directory(path, 'job')}/k-0-0-1/part", b"of another attempt")
+    return files
+
+
+async def visible(disk: PowerLossDisk) -> dict[str, bytes]:
+    """What a reader sees."""
+    return {file.path: await disk.read(file.path) for file in await disk.glob("/out/*/*")}
+
+
+async def test_all_files_are_published_then_the_marks_and_nothing_else_is_left() -> None:
+    disk = PowerLossDisk()
+    files = await staged(disk)
+    assert await missing_staged_files(disk, files) == ()
+    disk.operations.clear()
+    await publish(disk, "job", files, OUTPUTS)
+    assert await visible(disk) == COMPLETE
+    for path in OUTPUTS:
+        assert await disk.stat(staging_directory(path, "job")) is None
+    steps = [name for name, _ in disk.operations if name in ("rename", "publish", "remove_tree")]
+    assert steps == ["rename"] * 6 + ["publish"] * 3 + ["remove_tree"] * 3
+
+
+@pytest.mark.parametrize("unsynced", ["dropped", "torn", "zeroed"])
+async def test_a_commit_that_was_cut_anywhere_is_completed_by_the_next(unsynced: str) -> None:
+    """A mark is never seen without the output of all sinks, however often the power goes."""
+    for cut in range(1, 200):
+        disk = PowerLossDisk(unsynced)  # type: ignore[arg-type]
+        files = await staged(disk)
+        disk.cut_after_mutation(cut)
+        try:
+            await publish(disk, "job", files, OUTPUTS)
+        except PowerLoss:
+            disk.power_on()
+        else:
+            return
+        seen = await visible(disk)
+        parts = [path for path in seen if "part-" in path]
+        assert len(parts) == 6 or not any(path.endswith("_SUCCESS") for path in seen), cut
+        for _ in range(2):  # a further leader does it again, and changes nothing
+            await publish(disk, "job", files, OUTPUTS)
+            disk.power_loss()
+            disk.power_on()
+            assert await visible(disk) == COMPLETE, cut
+    raise AssertionError("the commit never came to its end")
+
+
+@pytest.mark.parametrize("renamed", range(6))
+async def test_an_error_of_storage_leaves_a_commit_that_can_be_repeated(renamed: int) -> None:
+    disk = PowerLossDisk()
+    files = await staged(disk)
+    disk.fail("rename", errno.EIO, skip=renamed)
+    with pytest.raises(OSError, match="error"):
+        await publish(disk, "job", files, OUTPUTS)
+    assert len(await visible(disk)) == renamed
+    await publish(disk, "job", files, OUTPUTS)
+    assert await visible(disk) == COMPLETE
+
+
+async def test_a_staged_file_that_is_gone_or_of_another_size_is_missing() -> None:
+    """P34: its subtask must run again before anything is published."""
+    disk = PowerLossDisk()
+    files = await staged(disk)
+    await disk.remove(files[1].staged_path)
+    disk.overwrite(files[4].staged_path, b"cut")
+    lost = (files[1].staged_path, files[4].staged_path)
+    assert await missing_staged_files(disk, files) == lost
+
+
+async def test_a_commit_whose_file_is_neither_staged_nor_published_is_impossible() -> None:
+    disk = PowerLossDisk()
+    files = await staged(disk)
+    await disk.remove(files[5].staged_path)
+    with pytest.raises(CommitImpossible, match="/out/c/part-1 cannot be published"):
+        await publish(disk, "job", files, OUTPUTS)
+    assert not [path for path in await visible(disk) if path.endswith("_SUCCESS")]
+
+
+async def test_output_of_somebody_else_is_never_mixed_with() -> None:
+    disk = PowerLossDisk()
+    files = await staged(disk)
+    await disk.publish("/out/b/part-7", b"of another job")
+    assert await foreign_file(disk, OUTPUTS) == "/out/b/part-7"
+    with pytest.raises(CommitImpossible, match="/out/b/part-7 was written"):
+        await publish(disk, "job", files, OUTPUTS)
+    assert await visible(disk) == {"/out/b/part-7": b"of another job"}
+
+
+async def test_staging_of_another_job_is_not_touched() -> None:
+    disk = PowerLossDisk()
+    await staged(disk)
+    await disk.make_directories(staging_directory("/out/a", "other"))
+    await remove_staging(disk, "job", OUTPUTS)
+    await remove_staging(disk, "job", OUTPUTS)
+    assert [entry.name for entry in await disk.list_directory("/out/a")] == [".staging-other"]
+    assert await foreign_file(disk, OUTPUTS) is None
