@@ -126,6 +126,7 @@ class OneTaskManager:
         self._posts: dict[str, Callable[[sig.Signal], None]] = {}
         self._holders: dict[int, str] = {}
         self._wanted: dict[str, int] = {}
+        self._registered = False
         self._running: list[asyncio.Task[None]] = []
         self.workers_changed = asyncio.Event()
         self.workers_changed.set()
@@ -192,6 +193,7 @@ class OneTaskManager:
                 )
                 for rejected in await master.register_worker(registered):
                     self._release(rejected.keys)
+        self._registered = True
         self._share()
 
     def _release(self, keys: Iterable[AttemptKey]) -> None:
@@ -199,7 +201,8 @@ class OneTaskManager:
             self._taskmanager.held.pop(key, None)
 
     def _share(self) -> None:
-        for job_id, wanted in list(self._wanted.items()):
+        wishes = list(self._wanted.items()) if self._registered else []
+        for job_id, wanted in wishes:
             missing = wanted - sum(job == job_id for job in self._holders.values())
             free = [i for i in range(self._taskmanager.slots) if i not in self._holders]
             granted = free[: max(0, missing)]

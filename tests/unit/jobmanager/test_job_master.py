@@ -1,0 +1,159 @@
+"""One job's shell: what waits for the log, and what its own failures lead to."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+
+from holdover.v1 import archive_pb2, common_pb2, jobmanager_pb2
+from jobmanager import job_master
+from jobmanager.job_store import JobStore
+from jobmanager.scheduler.scheduler import Scheduler
+from tests.doubles.power_loss_disk import PowerLossDisk
+from tests.unit.jobmanager.leader_lives import ROOT, InstantTaskManager, Leader, live, three_sinks
+
+FINISHED, FAILED = common_pb2.JOB_STATE_FINISHED, common_pb2.JOB_STATE_FAILED
+DEGRADED = jobmanager_pb2.RECOVERY_MODE_DEGRADED
+
+
+async def submitted(leader: Leader, *job_ids: str) -> None:
+    """Take office, and take these jobs."""
+    await leader.take_office()
+    for job_id in job_ids:
+        await leader.dispatcher.submit(three_sinks(job_id))
+
+
+async def visible(disk: PowerLossDisk) -> list[str]:
+    """What a reader of the output directories sees."""
+    return [file.path for file in await disk.glob("/out/*/*/*")]
+
+
+def test_nothing_is_published_while_the_intent_is_not_durable() -> None:
+    """P45, P06: the log cannot be written for a while; the job says so, waits, and then ends."""
+    taskmanager = InstantTaskManager(PowerLossDisk())
+    disk = taskmanager.disk
+
+    async def life(leader: Leader) -> None:
+        disk.fail("sync", errno.EIO, f"{ROOT}/jobs/job/events/*", times=4)
+        await submitted(leader, "job")
+
+        async def degraded() -> bool:
+            status = await leader.dispatcher.status("job")
+            all_ran = status.subtasks_finished == status.subtasks_total == 10
+            return all_ran and status.recovery.mode == DEGRADED
+
+        await leader.until(degraded, "all tasks have ended, and the log is degraded")
+        assert await visible(disk) == []
+        assert "error" in (await leader.dispatcher.status("job")).recovery.reason.lower()
+        await leader.until_cleaned_up("job")
+        assert len(await visible(disk)) == 9
+
+    assert live(taskmanager, 1, life)
+
+
+def test_a_defect_of_the_scheduler_fails_its_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P11: the reason, with its traceback, is the job's; the other one goes on."""
+    handle = Scheduler.handle
+
+    def broken(scheduler: Scheduler, signal: object) -> object:
+        if scheduler.graph.job_id == "bad" and scheduler.graph.vertices["m"].finished_count:
+            raise ZeroDivisionError("a defect")
+        return handle(scheduler, signal)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Scheduler, "handle", broken)
+    taskmanager = InstantTaskManager(PowerLossDisk())
+
+    async def life(leader: Leader) -> None:
+        await submitted(leader, "bad", "good")
+        await leader.until_cleaned_up("bad")
+        await leader.until_cleaned_up("good")
+        bad = await leader.dispatcher.status("bad")
+        assert bad.state == FAILED
+        assert "a defect" in bad.failure.message
+        assert "in broken" in bad.failure.traceback
+        assert (await leader.dispatcher.status("good")).state == FINISHED
+        assert not [path for path in await visible(leader.disk) if "/bad/" in path]
+
+    assert live(taskmanager, 1, life)
+
+
+def test_an_end_that_cannot_be_recorded_is_recorded_later_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P44: what has been published is not called FAILED because of a defect in the archive."""
+    monkeypatch.setattr(job_master, "RETRY_DELAY_S_MAX", 0.01)
+    archive = JobStore.archive
+    calls: list[int] = []
+
+    async def broken(store: JobStore, job: archive_pb2.ArchivedJob) -> None:
+        calls.append(job.status.state)
+        if len(calls) <= 2:
+            raise ZeroDivisionError("a defect")
+        await archive(store, job)
+
+    monkeypatch.setattr(JobStore, "archive", broken)
+    taskmanager = InstantTaskManager(PowerLossDisk())
+
+    async def life(leader: Leader) -> None:
+        await submitted(leader, "job")
+        await leader.until_cleaned_up("job")
+        assert (await leader.dispatcher.status("job")).state == FINISHED
+
+    assert live(taskmanager, 1, life)
+    assert calls == [FINISHED] * 3
+
+
+def test_the_end_is_seen_by_nobody_before_it_is_durable() -> None:
+    """P44: while the end marker cannot be written, the job has not ended."""
+    taskmanager = InstantTaskManager(PowerLossDisk())
+    disk = taskmanager.disk
+
+    async def life(leader: Leader) -> None:
+        disk.fail("publish", errno.ENOSPC, f"{ROOT}/archive/job.pb", times=1)
+        await submitted(leader, "job")
+
+        async def refused() -> bool:
+            return ("publish", f"{ROOT}/archive/job.pb") in disk.operations
+
+        await leader.until(refused, "the end marker was tried")
+        assert (await leader.dispatcher.status("job")).state not in (FINISHED, FAILED)
+        assert leader.dispatcher.knows("job")
+        await leader.until_cleaned_up("job")
+        assert (await leader.dispatcher.status("job")).state == FINISHED
+
+    assert live(taskmanager, 1, life)
+
+
+@pytest.mark.timeout(120)
+def test_a_job_without_recovery_starts_anew_and_ends_right_wherever_it_was_cut() -> None:
+    """P18: also when its output was half published. Nothing but graph and counter is stored."""
+    option = common_pb2.ConfigEntry(key="execution.batch.job-recovery.enabled", value="false")
+
+    async def life(leader: Leader) -> None:
+        await leader.take_office()
+        if leader.dispatcher.master("job") is None:
+            job = three_sinks()
+            job.options.append(option)
+            await leader.dispatcher.submit(job)
+        leader.disk.cut_after_mutation(cut)
+        await leader.until_cleaned_up("job")
+
+    async def to_the_end(leader: Leader) -> None:
+        await leader.take_office()
+        assert await leader.disk.stat(f"{ROOT}/jobs/job/events") is None
+        await leader.until_cleaned_up("job")
+        assert (await leader.dispatcher.status("job")).state == FINISHED
+        assert len(await visible(leader.disk)) == 9
+
+    for cut in range(1, 1000):
+        taskmanager = InstantTaskManager(PowerLossDisk())
+        survived = live(taskmanager, 1, life)
+        ended = asyncio.run(taskmanager.disk.stat(f"{ROOT}/archive/job.pb")) is not None
+        ran = len(taskmanager.ran)
+        assert live(taskmanager, 2, to_the_end), cut
+        assert len(taskmanager.ran) == ran + (0 if ended else 10), cut
+        if survived:
+            return
+    raise AssertionError("the job never came to its end")
