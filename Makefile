@@ -66,6 +66,7 @@ proto: $(INSTALLED)
 
 docs: setup
 	$(BIN)/python -m holdover.config > docs/configuration.md
+	$(BIN)/python -m jobmanager.scheduler.state_diagrams > docs/states.md
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -78,19 +78,17 @@ EXECUTION_TRANSITIONS: dict[ExecutionState, tuple[ExecutionState, ...]] = {
         ExecutionState.FINISHED,
         ExecutionState.FAILED,
         ExecutionState.CANCELING,
-        ExecutionState.CANCELED,
     ),
     ExecutionState.RUNNING: (
         ExecutionState.FINISHED,
         ExecutionState.FAILED,
         ExecutionState.CANCELING,
-        ExecutionState.CANCELED,
     ),
     # A reset takes a finished or ended subtask back to CREATED, with a new attempt.
     ExecutionState.FINISHED: (ExecutionState.CREATED,),
     ExecutionState.CANCELING: (ExecutionState.CANCELED,),
-    ExecutionState.CANCELED: (ExecutionState.CREATED, ExecutionState.FINISHED),
-    ExecutionState.FAILED: (ExecutionState.CREATED, ExecutionState.FINISHED),
+    ExecutionState.CANCELED: (ExecutionState.CREATED,),
+    ExecutionState.FAILED: (ExecutionState.CREATED,),
 }
 
 ACTIVE_EXECUTION_STATES = (
