@@ -20,7 +20,6 @@ from holdover.runtime import Runtime
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import Supervisor
 from holdover.v1 import archive_pb2, common_pb2, events_pb2, job_pb2, jobmanager_pb2
-from jobmanager import sink_commit
 from jobmanager.event_store import (
     EventStoreDegraded,
     JobEventWriter,
@@ -30,6 +29,7 @@ from jobmanager.event_store import (
     set_aside,
 )
 from jobmanager.event_store.disabled import DisabledJobEventWriter
+from jobmanager.job_files import RETRY_DELAY_S_MAX, JobFiles
 from jobmanager.job_options import event_writer_settings, restart_strategy, scheduler_options
 from jobmanager.job_status import JobHistory, job_status, result_files
 from jobmanager.job_store import JobStore, StoredJob
@@ -42,11 +42,8 @@ from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.execution_graph import ExecutionGraph, ReplayError
 from jobmanager.scheduler.scheduler import Scheduler
 from jobmanager.scheduler.states import InvalidTransition, JobState
-from jobmanager.split_enumeration import SourceUnreadable, enumerate_splits
 from jobmanager.worker_connection import CancelOrder, DeployOrder, ReleaseOrder
 
-RETRY_DELAY_S = 0.5
-RETRY_DELAY_S_MAX = 10.0
 TRACEBACK_CHARACTERS_MAX = 64 * 1024
 INBOX_SIGNALS_MAX = 10_000
 
@@ -99,7 +96,9 @@ class JobMaster:
         self._changed = asyncio.Event()
         self._version = 0
         self._history = JobHistory(services.epoch, services.runtime.clock, job.submitted_wall_ms)
-        self._reports = RecoveryReports(services.store, job.job_id, self._until_it_works)
+        split_bytes_max = config.get(options.SOURCE_SPLIT_MAX_BYTES)
+        self._files = JobFiles(self._disk, job.graph, split_bytes_max)
+        self._reports = RecoveryReports(services.store, job.job_id, self._files.until_it_works)
         self._recovery_counted = False
         self._failed_internally = False
         self._ending: act.EndJob | None = None
@@ -298,7 +297,7 @@ class JobMaster:
             self._supervisor.start("clear recovery counter", self._clear_recovery_counter())
 
     async def _clear_recovery_counter(self) -> None:
-        await self._until_it_works(
+        await self._files.until_it_works(
             "clearing the recovery counter",
             lambda: self._services.store.clear_recovery_attempts(self.job_id),
         )
@@ -331,11 +330,13 @@ class JobMaster:
             case act.FlushEvents():
                 self._events.request_flush()
             case act.EnumerateSplits():
-                self._supervisor.start("splits", self._enumerate_splits(action))
+                work = self._files.enumerate_splits(action)
+                self._supervisor.start("splits", self._answer(work))
             case act.CheckStagedFiles():
-                self._supervisor.start("check staged files", self._check_staged(action))
+                checking = self._files.check_staged(action)
+                self._supervisor.start("check staged files", self._answer(checking))
             case act.CommitSinks():
-                self._supervisor.start("commit", self._commit(action))
+                self._supervisor.start("commit", self._answer(self._commit(action)))
             case act.EndJob():
                 self._begin_end(action)
             case act.RejectOffers():
@@ -386,58 +387,20 @@ class JobMaster:
             except EventStoreDegraded as error:
                 _log.warning("waiting for the event log", job=self.job_id, reason=error.reason)
 
-    async def _until_it_works(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Repeat something that storage refuses at present."""
-        delay_s = RETRY_DELAY_S
-        while True:
-            try:
-                return await work()
-            except OSError as error:
-                _log.warning("storage fails, will retry", job=self.job_id, what=what, error=error)
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
+    async def _answer(self, work: Awaitable[sig.Signal]) -> None:
+        """The outcome of background work comes back as a signal."""
+        self.post(await work)
 
-    async def _enumerate_splits(self, action: act.EnumerateSplits) -> None:
-        bytes_max = self._config.get(options.SOURCE_SPLIT_MAX_BYTES)
-        try:
-            splits = await enumerate_splits(
-                self._disk, action.source, action.splits_wanted, bytes_max
-            )
-        except SourceUnreadable as error:
-            self.post(sig.SplitEnumerationFailed(action.vertex_id, str(error)))
-        else:
-            self.post(sig.SplitsEnumerated(action.vertex_id, splits))
-
-    async def _check_staged(self, action: act.CheckStagedFiles) -> None:
-        missing: tuple[str, ...] = ()
-
-        async def look() -> None:
-            nonlocal missing
-            missing = await sink_commit.missing_staged_files(self._disk, action.files)
-
-        await self._until_it_works("looking for staged files", look)
-        self.post(sig.StagedFilesChecked(missing))
-
-    async def _commit(self, action: act.CommitSinks) -> None:
+    async def _commit(self, action: act.CommitSinks) -> sig.Signal:
         await self._until_durable()
-        try:
-            await self._until_it_works(
-                "publishing the output",
-                lambda: sink_commit.publish(
-                    self._disk, self.job_id, action.files, action.output_directories
-                ),
-            )
-        except sink_commit.CommitImpossible as error:
-            self.post(sig.CommitFailed(str(error)))
-        else:
-            self.post(sig.CommitFinished())
+        return await self._files.commit(action)
 
     # The end
 
     async def _end(self, action: act.EndJob) -> None:
         """Archive durably, and only then let anybody see the end, or delete anything (P44)."""
         if action.state is not JobState.FINISHED:
-            await self._until_it_works("removing staged files", self._remove_staging)
+            await self._files.remove_staging()
         self._history.add(action.state)
         status = self.status()
         status.state = action.state.value
@@ -453,25 +416,18 @@ class JobMaster:
             graph_digest=self.job.graph_digest,
             leader_epoch=self._services.epoch,
         )
-        await self._until_it_works(
+        await self._files.until_it_works(
             "archiving the job", lambda: self._services.store.archive(archived)
         )
         self._ended(archived)
-
-    async def _remove_staging(self) -> None:
-        directories = [
-            operator.sink.path
-            for vertex in self.job.graph.vertices
-            for operator in vertex.operators
-            if operator.HasField("sink")
-        ]
-        await sink_commit.remove_staging(self._disk, self.job_id, directories)
 
     async def clean_up(self) -> None:
         """After the end: nothing of the job is left but its output and its summary."""
         self._services.resources.remove_job(self.job_id)
         await self._stop()
-        await self._until_it_works("cleaning up", lambda: self._services.store.remove(self.job_id))
+        await self._files.until_it_works(
+            "cleaning up", lambda: self._services.store.remove(self.job_id)
+        )
 
     def _on_fatal(self, name: str, exception: BaseException) -> None:
         if isinstance(exception, Exception):

@@ -242,7 +242,7 @@ def test_a_clean_up_that_fails_is_repeated_while_the_other_jobs_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """P44: the delete fails three times; the end is told at once, and tasks do not run again."""
-    monkeypatch.setattr("jobmanager.job_master.RETRY_DELAY_S", 0.01)
+    monkeypatch.setattr("jobmanager.job_files.RETRY_DELAY_S", 0.01)
     taskmanager = InstantTaskManager(PowerLossDisk())
 
     async def with_failing_delete(leader: Leader) -> None:

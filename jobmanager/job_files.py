@@ -1,0 +1,90 @@
+"""What one job does with files: it finds splits and publishes output. Each outcome is a signal.
+
+Storage that fails at present is tried again until it works; the job waits, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from holdover.runtime import Disk
+from holdover.runtime.log import Log
+from holdover.v1 import job_pb2
+from jobmanager import sink_commit
+from jobmanager.scheduler import actions as act
+from jobmanager.scheduler import signals as sig
+from jobmanager.split_enumeration import SourceUnreadable, enumerate_splits
+
+RETRY_DELAY_S = 0.5
+RETRY_DELAY_S_MAX = 10.0
+
+_log = Log(__name__)
+
+
+class JobFiles:
+    """The sources and sinks of one job, as its JobMaster deals with them."""
+
+    def __init__(self, disk: Disk, graph: job_pb2.JobGraph, split_bytes_max: int) -> None:
+        self._disk = disk
+        self._graph = graph
+        self._split_bytes_max = split_bytes_max
+
+    async def until_it_works(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeat something that storage refuses at present, with growing pauses."""
+        delay_s = RETRY_DELAY_S
+        while True:
+            try:
+                return await work()
+            except OSError as error:
+                job_id = self._graph.job_id
+                _log.warning("storage fails, will retry", job=job_id, what=what, error=error)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
+
+    async def enumerate_splits(self, action: act.EnumerateSplits) -> sig.Signal:
+        """Find the splits of a source."""
+        try:
+            splits = await enumerate_splits(
+                self._disk, action.source, action.splits_wanted, self._split_bytes_max
+            )
+        except SourceUnreadable as error:
+            return sig.SplitEnumerationFailed(action.vertex_id, str(error))
+        return sig.SplitsEnumerated(action.vertex_id, splits)
+
+    async def check_staged(self, action: act.CheckStagedFiles) -> sig.Signal:
+        """Look whether all files to be committed are there."""
+        missing: tuple[str, ...] = ()
+
+        async def look() -> None:
+            nonlocal missing
+            missing = await sink_commit.missing_staged_files(self._disk, action.files)
+
+        await self.until_it_works("looking for staged files", look)
+        return sig.StagedFilesChecked(missing)
+
+    async def commit(self, action: act.CommitSinks) -> sig.Signal:
+        """Publish the output; the intent is durable already."""
+        try:
+            await self.until_it_works(
+                "publishing the output",
+                lambda: sink_commit.publish(
+                    self._disk, self._graph.job_id, action.files, action.output_directories
+                ),
+            )
+        except sink_commit.CommitImpossible as error:
+            return sig.CommitFailed(str(error))
+        return sig.CommitFinished()
+
+    async def remove_staging(self) -> None:
+        """Delete what attempts have staged for sinks; nothing of it will be published."""
+        directories = [
+            operator.sink.path
+            for vertex in self._graph.vertices
+            for operator in vertex.operators
+            if operator.HasField("sink")
+        ]
+        await self.until_it_works(
+            "removing staged files",
+            lambda: sink_commit.remove_staging(self._disk, self._graph.job_id, directories),
+        )
