@@ -128,6 +128,17 @@ def test_consumers_of_a_determinate_producer_do_not() -> None:
     assert (plan.resets, plan.restarts) == ({("m", 0): LOST}, {})
 
 
+def test_readers_of_a_lost_worker_start_anew_and_finished_ones_are_left_alone() -> None:
+    """P54: whatever they still want of it, they would ask for in vain until they give up."""
+    graph = graph_with(chain(4), 4, {"s": ALL, "m": ALL, "k": [0, 1]})
+    graph.vertex_at("k", 2).state = ExecutionState.RUNNING
+    gone = graph.vertex_at("m", 0)
+    graph.set_available(gone, False)
+    plan = plan_resets(graph, [(gone, events_pb2.RESET_REASON_WORKER_LOST)])
+    assert plan.resets == {("m", 0): events_pb2.RESET_REASON_WORKER_LOST}
+    assert list(plan.restarts) == [("k", 2)]
+
+
 def test_mixed_rows_are_followed_to_the_end_and_upstream_again() -> None:
     """n/0 needs m/1, which is indeterminate: all of n, and the sink that has read n, run again, and
     t, which n reads too, because it is gone.
