@@ -90,7 +90,12 @@ class Dispatcher:
             self._supervisor.start(f"clean up {job_id}", self._remove_files(job_id))
 
     async def _count_recovery(self, job: StoredJob) -> None:
-        attempts = await self._store.raise_recovery_attempts(job.job_id)
+        try:
+            attempts = await self._store.raise_recovery_attempts(job.job_id)
+        except OSError as error:
+            # The count guards against leaders that die of this job, which this is no sign of.
+            _log.warning("a recovery is not counted", job=job.job_id, reason=str(error))
+            attempts = job.recovery_attempts
         if attempts > RECOVERY_ATTEMPTS_MAX:
             reason = (
                 f"its recovery ended {RECOVERY_ATTEMPTS_MAX} JobManagers in a row; the other jobs"

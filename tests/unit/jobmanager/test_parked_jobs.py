@@ -1,0 +1,155 @@
+"""Jobs that a leader does not run: unreadable ones, and those whose recovery ends leaders."""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+
+import pytest
+
+from holdover.errors import JobNotFound, StorageError
+from holdover.v1 import common_pb2
+from jobmanager.dispatcher import RECOVERY_ATTEMPTS_MAX, JobEndedAlready
+from tests.doubles.power_loss_disk import PowerLossDisk
+from tests.unit.jobmanager.leader_lives import (
+    PARALLELISM,
+    ROOT,
+    InstantTaskManager,
+    Leader,
+    live,
+    three_sinks,
+)
+
+FINISHED, PARKED = common_pb2.JOB_STATE_FINISHED, common_pb2.JOB_STATE_PARKED
+CANCELED, RUNNING = common_pb2.JOB_STATE_CANCELED, common_pb2.JOB_STATE_RUNNING
+
+
+async def state(leader: Leader, job_id: str) -> int:
+    """As a client sees it."""
+    return (await leader.dispatcher.status(job_id)).state
+
+
+async def sources_are_durable(leader: Leader, job_id: str) -> bool:
+    """Whether the job can get no further, and all that happened is on the disk."""
+    status = await leader.dispatcher.status(job_id)
+    recovery = status.recovery
+    return (
+        status.subtasks_finished == PARALLELISM
+        and recovery.durable_sequence >= recovery.events_appended > 0
+    )
+
+
+def killed_while_recovering(lives: int) -> InstantTaskManager:
+    """A job that some leaders have taken up, none of which got to a new event; and another job.
+
+    The first leader has submitted both.
+    """
+    taskmanager = InstantTaskManager(PowerLossDisk(), hangs=frozenset({"m"}))
+
+    async def first(leader: Leader) -> None:
+        await leader.take_office()
+        for job_id in ("job", "other"):
+            await leader.dispatcher.submit(three_sinks(job_id))
+            await leader.until(
+                partial(sources_are_durable, leader, job_id), f"{job_id} waits for m"
+            )
+
+    async def dies(leader: Leader) -> None:
+        await leader.take_office()
+        assert leader.dispatcher.master("job") is not None
+        await leader.store.clear_recovery_attempts("other")
+
+    assert live(taskmanager, 1, first)
+    for epoch in range(lives):
+        assert live(taskmanager, 2 + epoch, dies)
+    taskmanager.hangs = frozenset()
+    return taskmanager
+
+
+def test_a_job_whose_recovery_has_ended_three_leaders_is_parked_and_the_others_go_on() -> None:
+    """behaviour 5: it is listed with the reason, and a retry lets it end."""
+    taskmanager = killed_while_recovering(RECOVERY_ATTEMPTS_MAX)
+
+    async def life(leader: Leader) -> None:
+        await leader.take_office()
+        status = await leader.dispatcher.status("job")
+        assert status.state == PARKED
+        assert "3 JobManagers in a row" in status.failure.message
+        assert "retry or cancel" in status.failure.message
+        assert leader.dispatcher.knows("job"), "what TaskManagers hold of it is kept"
+        await leader.until_cleaned_up("other")
+        assert await state(leader, "job") == PARKED
+        assert await leader.dispatcher.submit(three_sinks("job")) is True
+        await leader.dispatcher.retry("job")
+        await leader.resources.offer_all()
+        await leader.until_cleaned_up("job")
+        assert await state(leader, "job") == FINISHED
+        with pytest.raises(JobNotFound):
+            await leader.dispatcher.retry("job")
+
+    assert live(taskmanager, 9, life)
+
+
+def test_two_leaders_that_end_do_not_park_a_job_and_its_next_event_clears_the_count() -> None:
+    """The counter is cleared by the first new event, durably."""
+    taskmanager = killed_while_recovering(RECOVERY_ATTEMPTS_MAX - 1)
+
+    async def life(leader: Leader) -> None:
+        await leader.take_office()
+        assert await state(leader, "job") != PARKED
+        await leader.until_cleaned_up("job")
+
+    assert live(taskmanager, 9, life)
+
+
+def test_a_parked_job_can_be_cancelled_for_good() -> None:
+    """Nothing is left of it but its summary, and the next leader does not run it."""
+    taskmanager = killed_while_recovering(RECOVERY_ATTEMPTS_MAX)
+
+    async def cancels(leader: Leader) -> None:
+        await leader.take_office()
+        assert await leader.dispatcher.cancel("job") == CANCELED
+        assert await leader.disk.stat(f"{ROOT}/jobs/job") is None
+        with pytest.raises(JobEndedAlready):
+            await leader.dispatcher.cancel("job")
+
+    async def afterwards(leader: Leader) -> None:
+        await leader.take_office()
+        assert await state(leader, "job") == CANCELED
+        assert leader.dispatcher.master("job") is None
+
+    assert live(taskmanager, 9, cancels)
+    assert live(taskmanager, 10, afterwards)
+
+
+def test_a_job_that_cannot_be_read_is_parked_with_the_file_and_stops_no_other() -> None:
+    """P10: neither damage nor an error of storage at one job's directory."""
+    taskmanager = killed_while_recovering(0)
+    disk = taskmanager.disk
+
+    async def life(leader: Leader) -> None:
+        graph = f"{ROOT}/jobs/job/graph.pb"
+        disk.overwrite(graph, b"rubbish")
+        await leader.take_office()
+        status = await leader.dispatcher.status("job")
+        assert status.state == PARKED
+        assert graph in status.failure.message
+        with pytest.raises(StorageError, match="graph.pb"):
+            await leader.dispatcher.retry("job")
+        await leader.until_cleaned_up("other")
+
+    assert live(taskmanager, 2, life)
+
+
+def test_a_recovery_that_cannot_be_counted_stops_no_job() -> None:
+    """P10, P11: the counter guards against a crash in recovery; without it the job goes on."""
+    taskmanager = killed_while_recovering(0)
+
+    async def life(leader: Leader) -> None:
+        leader.disk.fail("publish", errno.EIO, f"{ROOT}/jobs/job/recovery-attempts")
+        await leader.take_office()
+        await leader.until_cleaned_up("other")
+        await leader.until_cleaned_up("job")
+        assert await state(leader, "job") == FINISHED
+
+    assert live(taskmanager, 2, life)
