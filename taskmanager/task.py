@@ -27,6 +27,7 @@ from shuffle.errors import PartitionLost
 from shuffle.partition_index import PartitionMetrics
 from taskmanager.operators.cancellation import Cancellation
 from taskmanager.operators.chain import open_chain
+from taskmanager.operators.duckdb_session import prepare_database
 from taskmanager.operators.errors import TaskCancelled
 from taskmanager.operators.sink import write_sink
 from taskmanager.operators.stream import BatchStream, OperatorContext
@@ -34,6 +35,9 @@ from taskmanager.task_code import JobCode, JobCodeCache
 from taskmanager.task_commands import Assignment, TaskCommands
 from taskmanager.task_exchange import lost_inputs, open_inputs, open_outputs
 from taskmanager.task_failure import failure_of
+
+# What a grouped query over a source uses: one for its splits, one to combine their results.
+_DATABASES_PREPARED = 2
 
 
 def main(socket: TaskSocket, argv: list[str]) -> int:
@@ -57,11 +61,18 @@ class TaskRunner:
         signal.signal(signal.SIGINT, self._on_interrupt)
         self._commands.start()
         self._send(TaskEvent(ready=TaskProcessReady()))
+        self._prepare()
         while (assignment := self._commands.next_assignment()) is not None:
             self._send(self._run(assignment))
             del assignment
             pa.default_memory_pool().release_unused()
         return 0
+
+    def _prepare(self) -> None:
+        """Does what the first query would have to wait for, as long as nobody waits for us."""
+        for _ in range(_DATABASES_PREPARED):
+            if self._commands.idle:
+                prepare_database()
 
     def _send(self, event: TaskEvent) -> None:
         self._socket.send(event.SerializeToString())

@@ -57,6 +57,11 @@ class TaskCommands:
         """Waits for an attempt to run; None when the process shall end."""
         return self._assignments.get()
 
+    @property
+    def idle(self) -> bool:
+        """Whether no attempt waits to be run."""
+        return self._assignments.empty()
+
     def _read(self) -> None:
         try:
             while (message := self._socket.receive()) is not None:

@@ -42,6 +42,12 @@ def open_session(
     return session
 
 
+def prepare_database() -> None:
+    """Makes one more database ahead of need, while there is nothing else to do."""
+    if len(_kept) < _KEPT_MAX:
+        _kept.append(_new_database())
+
+
 def _new_database() -> duckdb.DuckDBPyConnection:
     return duckdb.connect(
         config={

@@ -190,12 +190,23 @@ def _read_footer(path: str, _size: int, _modified_ns: int) -> _Footer:
     first_rows = [0]
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
-        chunks = [group.column(column) for column in range(group.num_columns)]
-        starts = [_chunk_start(chunk) for chunk in chunks]
-        size = sum(chunk.total_compressed_size for chunk in chunks)
-        middles.append(min(starts, default=0) + size // 2)
+        middles.append(_middle_byte(group))
         first_rows.append(first_rows[-1] + group.num_rows)
     return _Footer(_plain(schema), tuple(middles), tuple(first_rows))
+
+
+def _middle_byte(group: pq.RowGroupMetaData) -> int:
+    """Any byte would do that all readers take: a row group belongs to the split that has it.
+
+    Its columns are written one after another, so the first and the last one tell; looking at all
+    of them takes 30 ms for a file of 160 row groups, in every process that reads it.
+    """
+    if group.num_columns == 0:
+        return 0
+    first, last = group.column(0), group.column(group.num_columns - 1)
+    start, end = _chunk_start(first), _chunk_start(last) + last.total_compressed_size
+    middle: int = (start + end) // 2
+    return middle
 
 
 def _chunk_start(chunk: pq.ColumnChunkMetaData) -> int:

@@ -76,7 +76,6 @@ class _SqlTask:
     ) -> None:
         self._context = context
         self._name = name
-        self._query = _one_select(name, sql.query)
         self._names: dict[int, list[str]] = {}
         for entry in sql.inputs:
             self._names.setdefault(entry.vertex_input, []).append(entry.name)
@@ -86,6 +85,7 @@ class _SqlTask:
         self._tables_bytes_left = int(memory_bytes * _TABLES_SHARE)
         self._duckdb_bytes = memory_bytes - self._tables_bytes_left
         self._session = open_session(context, "sql", memory_bytes=self._duckdb_bytes)
+        self._query = _one_select(self._session, name, sql.query)
         self._loaded_rows = 0
         self._feed_error: BaseException | None = None
 
@@ -310,10 +310,10 @@ class _SqlTask:
         return ", ".join(described) or "none"
 
 
-def _one_select(name: str, query: str) -> str:
+def _one_select(session: duckdb.DuckDBPyConnection, name: str, query: str) -> str:
     """The query, when it is one SELECT statement; else JobError."""
     try:
-        statements = duckdb.extract_statements(query)
+        statements = session.extract_statements(query)
     except duckdb.Error as error:
         raise JobError(f"operator {name!r}: {_one_line(error)}") from error
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
