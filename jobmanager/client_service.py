@@ -16,7 +16,7 @@ from holdover.config import HIGH_AVAILABILITY_CLUSTER_ID
 from holdover.errors import JobAlreadyExists, JobGraphError, JobNotFound, StorageError
 from holdover.jobgraph import GRAPH_BYTES_MAX
 from holdover.v1 import common_pb2, job_pb2, jobmanager_pb2, jobmanager_pb2_grpc
-from jobmanager.dispatcher import JobEndedAlready, TooLateToCancel
+from jobmanager.dispatcher import JobEndedAlready, LeaderEnds, TooLateToCancel
 from jobmanager.event_store import EventStoreDegraded, LogUnreadable, read_log
 from jobmanager.job_master import JobMaster
 from jobmanager.job_status import execution_bytes, subtask_status
@@ -90,7 +90,11 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
             # A client whose earlier attempt was not answered knows by this that it was taken.
             same = ((SAME_JOB_ENDED_METADATA, ""),) if error.same_graph else ()
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error), same)
-        except (OSError, StorageError) as error:
+        except StorageError as error:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"the job cannot be stored: {error}"
+            )
+        except (OSError, LeaderEnds) as error:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, f"the job cannot be stored at present: {error}"
             )
@@ -134,6 +138,12 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
             return await services.dispatcher.status(job_id)
         except (JobNotFound, ValueError) as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            raise AssertionError("abort raises") from error
+        except StorageError as error:
+            await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
+            raise AssertionError("abort raises") from error
+        except OSError as error:  # it passes, and is not the end of the job (P46)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"storage does not answer: {error}")
             raise AssertionError("abort raises") from error
 
     async def WatchJob(  # noqa: N802

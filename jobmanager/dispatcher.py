@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import posixpath
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -33,6 +34,10 @@ _log = Log(__name__)
 
 class JobEndedAlready(Exception):
     """The call is about a job that is over."""
+
+
+class LeaderEnds(Exception):
+    """This leader does not begin anything any more; the next one will answer."""
 
 
 class TooLateToCancel(Exception):
@@ -132,6 +137,7 @@ class Dispatcher:
             JobGraphError: the graph cannot run; names the field.
             JobAlreadyExists, JobAlreadyEnded, StorageError: see `JobStore.store`.
             OSError: storage does not work at present; nothing was acknowledged.
+            LeaderEnds: submit again, to the next leader.
         """
         validate(graph)
         return await self._to_its_end(self._submit_alone(graph))
@@ -176,9 +182,7 @@ class Dispatcher:
         if not fresh:
             return True
         if self._suspended:
-            raise StorageError(
-                self._store.events_directory(graph.job_id), "the leader changes; submit again"
-            )
+            raise LeaderEnds("the leader changes; submit again")
         job = StoredJob(graph.job_id, submitted, digest, wall_ms, recovery_attempts=0)
         master = self._new_master(job)
         self._masters[graph.job_id] = master
@@ -222,17 +226,34 @@ class Dispatcher:
                     await self._check_output(f"{where}.sink.path", operator.sink.path)
 
     async def _check_output(self, field: str, path: str) -> None:
-        disk = self._services.runtime.disk
-        found = await disk.stat(path)
-        if found is not None and not found.is_directory:
-            raise JobGraphError(field, f"the output {path!r} is a file; name a directory")
-        foreign = await foreign_file(disk, (path,))
+        try:
+            await self._check_is_directory(field, path)
+            foreign = await foreign_file(self._services.runtime.disk, (path,))
+        except OSError as error:
+            raise JobGraphError(
+                field, f"the output directory {path!r} cannot be read: {error.strerror or error}"
+            ) from error
         if foreign is not None:
             raise JobGraphError(
                 field,
                 f"the output directory {path!r} exists and is not empty (it holds {foreign!r}); "
                 "choose another one or remove it",
             )
+
+    async def _check_is_directory(self, field: str, path: str) -> None:
+        """The output directory, or the nearest one above it that exists."""
+        path = place = posixpath.normpath(path)
+        while (found := await self._services.runtime.disk.stat(place)) is None:
+            if place == posixpath.dirname(place):
+                return
+            place = posixpath.dirname(place)
+        if found.is_directory:
+            return
+        if place == path:
+            raise JobGraphError(field, f"the output {path!r} is a file; name a directory")
+        raise JobGraphError(
+            field, f"the output directory {path!r} cannot be made: {place!r} is a file"
+        )
 
     # The end
 
@@ -315,9 +336,11 @@ class Dispatcher:
         """
         master = self._masters.get(job_id)
         if master is not None:
-            if master.committing:
+            state = await master.cancel()
+            if master.scheduler.graph.cancel_requested:
+                return state.value
+            if master.committing and job_id in self._masters:
                 raise TooLateToCancel(job_id)
-            return (await master.cancel()).value
         parked = self._parked.get(job_id)
         if parked is not None:
             return await self._cancel_parked(parked)

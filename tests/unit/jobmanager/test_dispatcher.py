@@ -12,6 +12,7 @@ import pytest
 
 from holdover.errors import JobAlreadyExists, JobGraphError, JobNotFound
 from holdover.v1 import common_pb2, job_pb2
+from jobmanager.dispatcher import JobEndedAlready, LeaderEnds, TooLateToCancel
 from jobmanager.job_store import JobAlreadyEnded
 from jobmanager.scheduler import signals as sig
 from tests.doubles.power_loss_disk import PowerLossDisk, Unsynced
@@ -225,7 +226,7 @@ def test_a_leader_that_ends_does_not_begin_the_job_that_it_stores() -> None:
 
     async def end_meanwhile(leader: Leader) -> None:
         await leader.dispatcher.suspend()
-        with pytest.raises(Exception, match="submit again"):
+        with pytest.raises(LeaderEnds, match="submit again"):
             await leader.dispatcher.submit(three_sinks())
         assert leader.dispatcher.masters() == []
 
@@ -330,6 +331,9 @@ def test_bad_graphs_are_refused_before_anything_is_stored() -> None:
         await leader.disk.publish("/out/b/job/mine", b"")
         with pytest.raises(JobGraphError, match=r"'/out/b/job' exists and is not empty"):
             await leader.dispatcher.submit(occupied)
+        await leader.disk.publish("/out/a", b"")
+        with pytest.raises(JobGraphError, match=r"cannot be made: '/out/a' is a file"):
+            await leader.dispatcher.submit(occupied)
         with pytest.raises(JobGraphError, match=r"no file matches the source '/nothing/\*\.txt'"):
             await leader.dispatcher.submit(missing)
         assert await leader.disk.list_directory(f"{ROOT}/jobs") == []
@@ -337,3 +341,57 @@ def test_bad_graphs_are_refused_before_anything_is_stored() -> None:
             await leader.dispatcher.status("job")
 
     assert live(taskmanager, 1, in_office(refused))
+
+
+CANCELED = common_pb2.JOB_STATE_CANCELED
+
+
+def test_a_cancelled_job_stays_cancelled_wherever_the_power_goes_afterwards() -> None:
+    """P47: the answer comes when the wish is durable; a second cancel is told that it has ended."""
+    for cut in range(1, 200):
+        taskmanager = InstantTaskManager(PowerLossDisk(), hangs=frozenset({"m"}))
+
+        async def cancel(leader: Leader) -> None:
+            await leader.dispatcher.cancel("job")
+
+        async def cut_later(leader: Leader, cut: int = cut) -> None:
+            leader.disk.cut_after_mutation(cut)
+
+        async def is_cancelled(leader: Leader) -> None:
+            assert (await leader.dispatcher.status("job")).state == CANCELED
+            with pytest.raises(JobEndedAlready, match="CANCELED"):
+                await leader.dispatcher.cancel("job")
+
+        survived = live(taskmanager, 1, in_office(submit, cancel, cut_later, to_the_end))
+        taskmanager.hangs = frozenset()
+        ran = len(taskmanager.ran)
+        assert live(taskmanager, 2, in_office(to_the_end, is_cancelled)), cut
+        assert len(taskmanager.ran) == ran, f"cut {cut}: a cancelled job ran on"
+        assert asyncio.run(published(taskmanager.disk)) == {}
+        if survived:
+            return
+    raise AssertionError("the job never came to its end")
+
+
+def test_a_cancel_that_comes_when_the_output_is_being_published_is_refused() -> None:
+    """Also one that was asked for just before: it is never answered as if it had been heeded."""
+    disk = PowerLossDisk()
+    taskmanager = InstantTaskManager(disk)
+
+    async def cancel_all_the_time(leader: Leader) -> None:
+        refused: list[type[Exception]] = []
+        master = leader.dispatcher.master("job")
+        assert master is not None
+        while not master.committing:
+            await asyncio.sleep(0)
+        while leader.dispatcher.master("job") is not None:
+            try:
+                await leader.dispatcher.cancel("job")
+            except (TooLateToCancel, JobEndedAlready) as error:
+                refused.append(type(error))
+            else:
+                raise AssertionError("a job whose output is published was cancelled")
+        assert TooLateToCancel in refused
+
+    life = in_office(submit, cancel_all_the_time, to_the_end, is_complete, is_finished_for_good)
+    assert live(taskmanager, 1, life)

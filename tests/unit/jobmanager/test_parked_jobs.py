@@ -134,7 +134,7 @@ def test_a_job_that_cannot_be_read_is_parked_with_the_file_and_stops_no_other() 
         status = await leader.dispatcher.status("job")
         assert status.state == PARKED
         assert graph in status.failure.message
-        with pytest.raises(StorageError, match="graph.pb"):
+        with pytest.raises(StorageError, match=r"graph\.pb"):
             await leader.dispatcher.retry("job")
         await leader.until_cleaned_up("other")
 
