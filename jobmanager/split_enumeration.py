@@ -14,6 +14,8 @@ from holdover.v1 import job_pb2
 
 FILES_MAX = 100_000
 SPLITS_MAX = 100_000
+#: They must fit into one event of the log.
+SPLITS_BYTES_MAX = 8 * 1024 * 1024
 PARQUET_MAGIC = b"PAR1"
 PARQUET_BYTES_MIN = 12
 
@@ -58,6 +60,12 @@ async def enumerate_splits(
                 f"the source {_glob(source)!r} has more than {SPLITS_MAX} splits; raise "
                 "source.split.max-bytes or read fewer files"
             )
+    split_bytes = sum(split.ByteSize() for split in splits)
+    if split_bytes > SPLITS_BYTES_MAX:
+        raise SourceUnreadable(
+            f"the names and ranges of the {len(splits)} splits of the source {_glob(source)!r} take"
+            f" {split_bytes} bytes, more than {SPLITS_BYTES_MAX}; read fewer files, or shorter paths"
+        )
     return tuple(splits)
 
 

@@ -114,11 +114,13 @@ async def test_loops_that_cannot_be_started_again_end_their_process_and_the_job_
     running, job = await before_m(start_cluster)
     for process, loop in FATAL:
         await orders.fail(running, process, loop)
+        failed_s = time.monotonic()
         await wait_until(
             lambda process=process: process not in running.cluster.processes(),  # type: ignore[misc]
             f"{process} ends",
             timeout_s=NOTICED_S,
         )
+        print(f"{process} was gone {time.monotonic() - failed_s:.2f} s later")
         assert f"background loop '{loop}' ended" in running.cluster.log_text(process)
         if process == JOBMANAGER:
             running.cluster.start_jobmanager()

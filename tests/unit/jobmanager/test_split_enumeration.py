@@ -119,3 +119,12 @@ async def test_too_many_splits_are_refused_with_the_option(monkeypatch: pytest.M
     monkeypatch.setattr(split_enumeration, "SPLITS_MAX", 10)
     with pytest.raises(SourceUnreadable, match=r"more than 10 splits; raise source\.split\.max-by"):
         await enumerate_splits(await disk_with(a=bytes(100)), text(), 1, 5)
+
+
+async def test_more_splits_than_an_event_can_carry_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P53: otherwise the job would fail on its own log."""
+    monkeypatch.setattr(split_enumeration, "SPLITS_BYTES_MAX", 100)
+    with pytest.raises(SourceUnreadable, match=r"the 20 splits of the source .* more than 100;"):
+        await enumerate_splits(await disk_with(a=bytes(100)), text(), 1, 5)
