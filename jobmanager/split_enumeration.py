@@ -64,7 +64,7 @@ async def enumerate_splits(
     if split_bytes > SPLITS_BYTES_MAX:
         raise SourceUnreadable(
             f"the names and ranges of the {len(splits)} splits of the source {_glob(source)!r} take"
-            f" {split_bytes} bytes, more than {SPLITS_BYTES_MAX}; read fewer files, or shorter paths"
+            f" {split_bytes} bytes, more than {SPLITS_BYTES_MAX}; read fewer files"
         )
     return tuple(splits)
 

@@ -45,6 +45,8 @@ class Transience(enum.Enum):
     FINAL = enum.auto()
 
 
+#: How gRPC says that a message is over the limit, under the code of a busy server.
+_TOO_LARGE = "larger than max"
 _CONNECTION_REFUSED = "connection refused"
 _DOES_NOT_LEAD = "it does not lead"
 _NOT_TAKEN = (_CONNECTION_REFUSED, _DOES_NOT_LEAD)
@@ -81,6 +83,8 @@ def transience(error: grpc.aio.AioRpcError) -> Meaning:
         return Meaning(Transience.TRANSIENT, _DOES_NOT_LEAD, leader_address=leader or "")
     if code is grpc.StatusCode.NOT_FOUND:
         return Meaning(Transience.IF_NOT_READY, _short(details), not_ready=True)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
+        return Meaning(Transience.FINAL, _short(details))  # the same call fails for ever (P53)
     if code in _TRANSIENT:
         not_ready = details.startswith("not ready")
         return Meaning(Transience.TRANSIENT, _reason(code, details), not_ready=not_ready)

@@ -126,6 +126,21 @@ async def test_lists_of_any_size_come_in_messages_below_the_limit() -> None:
     assert [status.job_id for status in listed] == [f"job-{i}" for i in reversed(range(count))]
 
 
+async def test_an_answer_over_the_limit_is_an_error_and_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P53: RESOURCE_EXHAUSTED is not retried unchanged."""
+    monkeypatch.setattr("jobmanager.client_service.PAGE_BYTES_MAX", 1 << 40)
+    async with serving(InstantTaskManager(PowerLossDisk())) as it:
+        for index in range(300):
+            failure = common_pb2.Failure(traceback=LONG_TRACEBACK)
+            status = jobmanager_pb2.JobStatus(job_id=f"job-{index}", state=FAILED, failure=failure)
+            await it.leader.store.archive(archive_pb2.ArchivedJob(status=status))
+        async with asyncio.timeout(5):
+            with pytest.raises(RequestRefused, match="larger than max"):
+                await it.client.list_jobs()
+
+
 @pytest.mark.blocking_allowed("the loop is to be kept busy with a large job")
 async def test_a_job_with_5000_tasks_is_described() -> None:
     """P53"""
