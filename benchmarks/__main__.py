@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable
 
 from benchmarks import queries, recovery, shuffle_throughput, tasks
@@ -31,6 +32,8 @@ def main() -> None:
     names = parser.parse_args().names or list(BENCHMARKS)
     if unknown := [name for name in names if name not in BENCHMARKS]:
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARKS)}")
+    # SIGTERM ends it as Ctrl-C does, so that clusters are stopped first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     asyncio.run(_run(names))
 
 

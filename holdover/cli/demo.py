@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -75,7 +76,7 @@ def _demonstrate(query: Query, scale: float, wanted: Path | None, keep: bool, qu
     )
     place = _new_directory(wanted)
     try:
-        facts = run(Demonstration(query, data, place, screen).run())
+        facts = run(_until_terminated(Demonstration(query, data, place, screen).run()))
     except typer.Exit as ended:
         keep = keep or ended.exit_code != EXIT_INTERRUPTED
         raise
@@ -86,6 +87,21 @@ def _demonstrate(query: Query, scale: float, wanted: Path | None, keep: bool, qu
             shutil.rmtree(place)
     screen.end(facts.good, _summary(facts))
     return facts
+
+
+async def _until_terminated(work: Coroutine[Any, Any, Facts]) -> Facts:
+    """Lets Ctrl-C and SIGTERM end the demonstration after its cluster has been stopped."""
+    import asyncio
+    import signal
+
+    task = asyncio.current_task()
+    assert task is not None
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, task.cancel)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 def _new_directory(wanted: Path | None) -> Path:

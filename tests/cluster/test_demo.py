@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,47 @@ def test_the_demo_tells_its_story_in_numbered_steps(tmp_path: Path) -> None:
     assert len(lines) < 45
     assert (place / "cluster" / "logs" / "jobmanager.log").exists()
     assert (place / "output" / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_stops_its_cluster(
+    tmp_path: Path, signal_number: signal.Signals
+) -> None:
+    """Whoever interrupts it, no process and no file is left."""
+    place = tmp_path / "demo"
+    arguments = ["demo", "--scale", f"{SCALE:g}", "--directory", str(place)]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "holdover.cli.main", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None
+    # The cluster is there when its line is.
+    shown = ""
+    while "Cluster" not in shown:
+        line = running.stdout.readline()
+        assert line, f"the demo ended too early: {shown}"
+        shown += line
+
+    running.send_signal(signal_number)
+    _, errors = running.communicate(timeout=DEMO_TIMEOUT_S)
+
+    assert running.returncode == 130, errors
+    assert "interrupted" in errors
+    assert not place.exists()
+    assert _commands_with(str(place)) == []
+
+
+def _commands_with(text: str) -> list[str]:
+    """Command lines of living processes that hold a text."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found += [command] if text in command else []
+    return found
 
 
 def test_the_demo_refuses_what_it_cannot_do(tmp_path: Path) -> None:
