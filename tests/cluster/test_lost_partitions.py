@@ -25,7 +25,10 @@ async def test_a_deleted_and_a_truncated_file_cost_their_producers_and_one_retry
     await running.submit(job)
     job.gates.open("S", 0, 1, 2)
     await wait_until(lambda: len(running.held(job.job_id)) == 3, "three partitions are published")
-    deleted, truncated = partition(running, job.job_id, 0), partition(running, job.job_id, 1)
+    # Who is quick reads more splits, and who is slow may read none.
+    deleted, _, truncated = sorted(
+        running.held(job.job_id), key=lambda held: data_path(held).stat().st_size
+    )
     data_path(deleted).unlink()
     os.truncate(data_path(truncated), data_path(truncated).stat().st_size // 2)
     job.gates.open("S")
@@ -34,7 +37,8 @@ async def test_a_deleted_and_a_truncated_file_cost_their_producers_and_one_retry
     job.gates.open("K")
     await running.finished(job)
 
-    assert job.ledger.starts("S") == {("S", 0): 2, ("S", 1): 2, ("S", 2): 1, ("S", 3): 1}
+    lost = {deleted.identity.subtask, truncated.identity.subtask}
+    assert job.ledger.starts("S") == {("S", i): 2 if i in lost else 1 for i in range(4)}
     assert max(attempts.values()) <= 2, attempts
 
 
