@@ -46,6 +46,7 @@ from jobmanager.worker_connection import CancelOrder, DeployOrder, ReleaseOrder
 
 TRACEBACK_CHARACTERS_MAX = 64 * 1024
 INBOX_SIGNALS_MAX = 10_000
+END = "end"  # the work that records how the job ended, and the timer that repeats it
 
 _log = Log(__name__)
 
@@ -268,11 +269,7 @@ class JobMaster:
     def _fail_internally(self, error: Exception) -> Decision:
         _log.error("the scheduler failed", job=self.job_id, exception=error)
         if self._ending is not None:
-            # How the job ends is decided, and may be published: only its recording is repeated.
-            ending, loop = self._ending, asyncio.get_running_loop()
-            again = loop.call_later(RETRY_DELAY_S_MAX, lambda: self._begin_end(ending))
-            self._timers["end"] = again
-            return Decision()
+            return Decision()  # how it ends is decided, and may be published
         self._failed_internally = True
         trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:]
         failure = common_pb2.Failure(
@@ -285,7 +282,7 @@ class JobMaster:
 
     def _begin_end(self, action: act.EndJob) -> None:
         self._ending = action
-        self._supervisor.start("end", self._end(action))
+        self._supervisor.start(END, self._end(action))
 
     def _append(self, event: events_pb2.JobEvent) -> None:
         if event.HasField("job_state_changed"):
@@ -430,7 +427,11 @@ class JobMaster:
         )
 
     def _on_fatal(self, name: str, exception: BaseException) -> None:
-        if isinstance(exception, Exception):
+        if name == END and self._ending is not None:
+            _log.error("the end of the job cannot be recorded, will retry", job=self.job_id)
+            loop = asyncio.get_running_loop()
+            self._timers[END] = loop.call_later(RETRY_DELAY_S_MAX, self._begin_end, self._ending)
+        elif isinstance(exception, Exception):
             self._fail_internally(exception)
 
     # Calls of TaskManagers
