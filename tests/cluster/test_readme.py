@@ -76,6 +76,7 @@ def test_a_newcomer_runs_a_job_and_loses_the_jobmanager(tmp_path: Path) -> None:
         pid = re.search(r"jobmanager\D+(\d+)", newcomer.types(status))
         assert pid is not None
         newcomer.types(kill.replace("PID_OF_THE_JOBMANAGER", pid[1]))
+        said = ""
         for command in after:
             said = newcomer.types(command.replace("JOB", job_id))
         assert said, "the recovery report is empty"
