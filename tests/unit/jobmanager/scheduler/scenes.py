@@ -8,6 +8,7 @@ from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, events_pb2, job_pb2
 from jobmanager.scheduler.core import SchedulerOptions
 from jobmanager.scheduler.execution_graph import ExecutionGraph
+from jobmanager.scheduler.reconciliation import Reconciliation
 from jobmanager.scheduler.states import ExecutionState, JobState
 from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld, Worker
 
@@ -140,6 +141,13 @@ def next_leader(world: SchedulerWorld, *, lost_events: int = 0) -> None:
     """The leader dies, and another has replayed the log; nobody has registered yet."""
     world.lose_leader(lost_events)
     world.lead()
+
+
+def recovery_of(world: SchedulerWorld) -> Reconciliation:
+    """The present leader's recovery."""
+    assert world.scheduler is not None, "no leader"
+    assert world.scheduler.reconciliation is not None, "it has started the job"
+    return world.scheduler.reconciliation
 
 
 def stored_by(world: SchedulerWorld, worker_id: str, vertex_id: str) -> list[int]:

@@ -9,8 +9,8 @@ import pytest
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, job_pb2
 from jobmanager.scheduler import signals as sig
-from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
-from jobmanager.scheduler.states import ExecutionState, JobState
+from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER
+from jobmanager.scheduler.states import JobState
 from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld
 from tests.unit.jobmanager.scheduler.job_graphs import HASH, chain, connect, sink, source, stage
 from tests.unit.jobmanager.scheduler.scenes import (
@@ -20,6 +20,7 @@ from tests.unit.jobmanager.scheduler.scenes import (
     holder_of,
     lose_output,
     next_leader,
+    recovery_of,
     register,
     resets_of,
     started,
@@ -29,12 +30,6 @@ from tests.unit.jobmanager.scheduler.scenes import (
 
 UNRELEASED = replace(OPTIONS, release_during_execution=False)
 STRICT = replace(OPTIONS, schedule_while_waiting=False)
-
-
-def recovery_of(world: SchedulerWorld) -> Reconciliation:
-    assert world.scheduler is not None
-    assert world.scheduler.reconciliation is not None
-    return world.scheduler.reconciliation
 
 
 def state_of(world: SchedulerWorld) -> JobState:
@@ -138,8 +133,8 @@ def test_output_that_all_readers_have_finished_with_is_not_awaited() -> None:
     assert {v for v, _ in starts_of(world, before)} == {"k"}
 
 
-def test_inputs_of_what_is_missing_are_awaited_though_nobody_had_needed_them() -> None:
-    """M/0 is known to be gone; some of its inputs are at a worker that has not come back yet."""
+def with_all_inputs_kept() -> SchedulerWorld:
+    """Six S outputs on all workers, and the one M output that has read them on one of these."""
     vertices = [source("s", 6), stage("m", 1), sink("k", 1)]
     job = job_pb2.JobGraph(job_id="job", vertices=vertices)
     connect(job, "s", "m", HASH, 1)
@@ -147,6 +142,12 @@ def test_inputs_of_what_is_missing_are_awaited_though_nobody_had_needed_them() -
     world = started(job, options=UNRELEASED)
     finish(world, "s")
     finish(world, "m")
+    return world
+
+
+def test_inputs_of_what_is_missing_are_awaited_though_nobody_had_needed_them() -> None:
+    """M/0 is known to be gone; some of its inputs are at a worker that has not come back yet."""
+    world = with_all_inputs_kept()
     last = next(w for w in world.workers if not stored_by(world, w, "m"))
     inputs = stored_by(world, last, "s")
     assert inputs
@@ -289,6 +290,21 @@ def test_a_late_worker_is_refused_and_welcome_as_a_new_one(rerun_over: bool) -> 
     assert world.output() == list(range(8))
 
 
+def test_a_late_worker_is_refused_what_nobody_had_awaited_too() -> None:
+    """P25: whatever it holds from before; nothing runs again for it."""
+    world = with_all_inputs_kept()
+    last = next(w for w in world.workers if not stored_by(world, w, "m"))
+    next_leader(world)
+    register(world, *(w for w in world.workers if w != last))
+    fire(world, ADOPTION_TIMER)
+    register(world, last)
+    assert recovery_of(world).offers[last].late
+    assert stored_by(world, last, "s") == []
+    world.run_to_end()
+    assert resets_of(world) == {}
+    assert world.output() == list(range(8))
+
+
 def test_a_late_worker_keeps_what_it_makes_afterwards() -> None:
     world = started(chain(6))
     finish(world, "s")
@@ -302,142 +318,7 @@ def test_a_late_worker_keeps_what_it_makes_afterwards() -> None:
     assert stored_by(world, "tm-2", "s") == held
 
 
-# Adoption
-
-
-def lost_tail(world: SchedulerWorld, events: int) -> None:
-    """The leader dies before the last events were durable."""
-    next_leader(world, lost_events=events)
-
-
-def started_without_flushes(job: job_pb2.JobGraph, *, workers: int = 3) -> SchedulerWorld:
-    world = SchedulerWorld(job, workers=workers)
-    world.lead()
-    register(world)
-    world.durable = len(world.log)
-    world.flush_probability = 0.0
-    return world
-
-
-def test_finished_work_without_an_event_is_adopted() -> None:
-    world = started_without_flushes(chain(4))
-    finish(world, "s")
-    finish(world, "m", [0, 1])
-    lost_tail(world, 100)
-    assert graph_of(world).vertices["s"].finished_count == 0
-    register(world)
-    world.run_to_end()
-    counts = recovery_of(world).counts
-    assert (counts["s"].adopted, counts["m"].adopted) == (4, 2)
-    assert {starts_of(world).count(("s", i)) for i in range(4)} == {1}
-    assert [starts_of(world).count(("m", i)) for i in (0, 1)] == [1, 1]
-    assert world.output() == list(range(8))
-
-
-def test_the_adoption_window_holds_back_what_an_offer_could_finish() -> None:
-    world = started_without_flushes(chain(4))
-    finish(world, "s", [0, 1])
-    before = len(world.starts)
-    lost_tail(world, 100)
-    register(world, "tm-0", "tm-1")
-    assert starts_of(world, before) == []
-    assert world.timers[ADOPTION_TIMER] == OPTIONS.adoption_wait_s
-    register(world, "tm-2")
-    assert ADOPTION_TIMER not in world.timers
-    assert sorted(starts_of(world, before)) == [("s", 2), ("s", 3)]
-
-
-def test_after_the_adoption_window_nothing_is_held_back() -> None:
-    world = started_without_flushes(chain(4))
-    finish(world, "s", [0, 1])
-    before = len(world.starts)
-    late, _ = holder_of(world, "s", 0)
-    lost_tail(world, 100)
-    register(world, *(w for w in world.workers if w != late.worker_id))
-    fire(world, ADOPTION_TIMER)
-    assert ("s", 0) in starts_of(world, before)
-    world.run_to_end()
-    assert world.output() == list(range(8))
-
-
-def test_two_attempts_of_one_subtask_are_never_both_adopted() -> None:
-    world = started_without_flushes(chain(2))
-    finish(world, "s")
-    holder, key = holder_of(world, "s", 0)
-    other = next(w for w in world.workers.values() if w is not holder)
-    second = replace(key, attempt=1)
-    execution = common_pb2.FinishedExecution()
-    execution.CopyFrom(holder.stored[key])
-    execution.attempt.CopyFrom(second.to_proto())
-    other.stored[second] = execution
-    other.rows[second, 0] = holder.rows[key, 0]
-    lost_tail(world, 100)
-    register(world, other.worker_id, holder.worker_id)
-    register(world)
-    assert second in other.stored
-    assert key not in holder.stored
-    world.run_to_end()
-    assert world.output() == list(range(8))
-
-
-def test_an_attempt_of_this_leader_is_told_from_one_of_the_last() -> None:
-    """Behaviour 2: the epoch is part of the name; the same attempt number is another attempt."""
-    world = started_without_flushes(chain(2))
-    finish(world, "s", [0])
-    holder, key = holder_of(world, "s", 0)
-    lost_tail(world, 100)
-    register(world, *(w for w in world.workers if w != holder.worker_id))
-    fire(world, ADOPTION_TIMER)
-    vertex = graph_of(world).vertex_at("s", 0)
-    assert (vertex.attempt, vertex.epoch) == (0, 2)
-    register(world, holder.worker_id)
-    assert key not in holder.stored
-    assert vertex.state in (ExecutionState.DEPLOYING, ExecutionState.RUNNING)
-
-
-def deferred_offer() -> tuple[SchedulerWorld, str, AttemptKey]:
-    """Two leaders on: a worker offers an M output whose S inputs nobody has offered yet."""
-    world = started_without_flushes(chain(2))
-    finish(world, "s")
-    finish(world, "m", [0])
-    holder, key = holder_of(world, "m", 0)
-    for name in [k for k in holder.stored if k.vertex_id == "s"]:
-        other = next(w for w in world.workers.values() if w is not holder)
-        other.stored[name] = holder.stored.pop(name)
-        other.rows[name, 0] = holder.rows.pop((name, 0))
-    lost_tail(world, 100)
-    world.kill_worker(holder, with_disk=False)
-    register(world, holder.worker_id)
-    return world, holder.worker_id, key
-
-
-def test_an_offer_waits_for_the_work_that_it_had_read() -> None:
-    world, worker_id, key = deferred_offer()
-    assert list(recovery_of(world).deferred) == [key]
-    register(world, *(w for w in world.workers if w != worker_id))
-    world.run_to_end()
-    assert starts_of(world).count(("m", 0)) == 1
-
-
-def test_a_deferred_offer_is_deleted_when_what_it_had_read_does_not_come() -> None:
-    world, worker_id, key = deferred_offer()
-    fire(world, ADOPTION_TIMER)
-    assert key not in world.workers[worker_id].stored
-    assert recovery_of(world).deferred == {}
-
-
-def test_a_deferred_offer_of_a_worker_that_is_lost_again_is_forgotten() -> None:
-    """Otherwise its subtask would count as finished and its readers wait for ever."""
-    world, worker_id, _ = deferred_offer()
-    world.kill_worker(world.workers[worker_id])
-    world.deliver_pending()
-    assert recovery_of(world).deferred == {}
-    register(world, *(w for w in world.workers if w != worker_id))
-    for timer in (ADOPTION_TIMER, WAIT_TIMER):
-        if timer in world.timers:
-            fire(world, timer)
-    finish(world, "m")
-    assert starts_of(world).count(("m", 0)) == 2
+# The rest of an inventory
 
 
 def test_what_is_offered_of_another_job_or_vertex_is_rejected() -> None:
