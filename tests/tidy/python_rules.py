@@ -27,6 +27,7 @@ OPEN_DOORS = (
     "shuffle/flight*.py",
     "shuffle/partition_file*.py",
     "shuffle/partitioner.py",
+    "shuffle/survey.py",
     "taskmanager/operators/*",
     "taskmanager/task.py",
     "taskmanager/task_*.py",
