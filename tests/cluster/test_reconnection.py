@@ -19,6 +19,8 @@ from tests.cluster.running_cluster import RunningCluster, wait_until
 pytestmark = pytest.mark.slow
 
 WAIT = "execution.batch.job-recovery.previous-worker.recovery.timeout"
+# From the new leader's readiness; some 0.1 s where the machine is not busy, and never a back-off.
+REGISTRATION_S_MAX = 1.0
 # Nothing is noticed by silence or by failed calls: only what this test is about may be.
 UNNOTICED = {
     "heartbeat.interval": "2 s",
@@ -63,7 +65,7 @@ async def test_a_taskmanager_with_partitions_and_no_slot_in_use_goes_on_looking(
     running.cluster.start_jobmanager()
     await running.taskmanagers(1)
     assert running.held(job.job_id) == held
-    assert registration_s(running) < 0.5
+    assert registration_s(running) < REGISTRATION_S_MAX
     job.gates.open("M")
     await running.finished(job)
     once(job, "S", 2)
@@ -100,7 +102,7 @@ async def test_taskmanagers_register_soon_after_a_long_outage(start_cluster: Sta
     running.cluster.start_jobmanager()
     await running.taskmanagers(3)
 
-    assert registration_s(running) < 0.5
+    assert registration_s(running) < REGISTRATION_S_MAX
     job.gates.open("J")
     await running.finished(job)
     once(job, "S1", 3)
