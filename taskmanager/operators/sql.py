@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 
 import duckdb
 import pyarrow as pa
@@ -30,7 +31,8 @@ from holdover.v1.job_pb2 import Sql
 from taskmanager.operators import sql_plan
 from taskmanager.operators.duckdb_session import open_session, quoted_name
 from taskmanager.operators.errors import JobError
-from taskmanager.operators.sql_partials import combining_query
+from taskmanager.operators.sql_disjoint import set_apart
+from taskmanager.operators.sql_partials import Combination, combination_of
 from taskmanager.operators.stream import (
     BATCH_ROWS,
     BatchStream,
@@ -178,7 +180,8 @@ class _SqlTask:
             return None
         plan = self._plan(name, schema)
         if sql_plan.is_union_of_pieces(plan, _STAND_IN):
-            return self._guarded_stream(self._piecewise(name, scan))
+            schema, results = self._piecewise(name, scan)
+            return self._guarded_stream(BatchStream(schema, chain.from_iterable(results)))
         if not sql_plan.is_aggregate_of_pieces(plan, _STAND_IN):
             return None
         self._view(name, scan.example)
@@ -187,8 +190,10 @@ class _SqlTask:
             0
         ]
         types = [str(kind) for kind in relation.types]
-        query = combining_query(syntax, relation.columns, types, _FEED)
-        return None if query is None else self._combined(query, self._piecewise(name, scan))
+        combination = combination_of(syntax, relation.columns, types, _FEED)
+        if combination is None:
+            return None
+        return self._combined(combination, *self._piecewise(name, scan))
 
     def _columns_needed(self, name: str, stream: BatchStream) -> list[str] | None:
         plan = self._plan(name, stream.schema, "filter_pushdown")
@@ -224,33 +229,72 @@ class _SqlTask:
             reader = self._run()
         return self._guarded_stream(BatchStream(reader.schema, iter(reader)))
 
-    def _piecewise(self, name: str, scan: ParquetPieces) -> BatchStream:
+    def _piecewise(
+        self, name: str, scan: ParquetPieces
+    ) -> tuple[pa.Schema, Iterator[Iterator[pa.RecordBatch]]]:
         """The query's results for no rows, for the schema, and then for each split."""
         self._view(name, f"(FROM {scan.example} LIMIT 0)")
         nothing = self._run().read_all()
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            yield from nothing.to_batches()
+        def results() -> Iterator[Iterator[pa.RecordBatch]]:
+            if nothing.num_rows:
+                yield iter(nothing.to_batches())
             for piece in scan.pieces():
                 self._view(name, piece.relation)
-                yield from self._run()
+                yield iter(self._run())
 
-        return BatchStream(nothing.schema, batches())
+        return nothing.schema, results()
 
-    def _combined(self, query: str, partials: BatchStream) -> BatchStream:
+    def _combined(
+        self,
+        combination: Combination,
+        schema: pa.Schema,
+        results: Iterator[Iterator[pa.RecordBatch]],
+    ) -> BatchStream:
         """One result from the results of the splits."""
         half = self._duckdb_bytes // 2
         self._session.execute(f"SET memory_limit = '{half}B'")
-        session = open_session(self._context, "combine", memory_bytes=half)
-        session.register(_FEED, self._feed(partials))
 
         def batches() -> Iterator[pa.RecordBatch]:
+            apart, rest = self._set_apart(combination.groups, schema, results)
+            for table in apart:
+                yield from table.to_batches()
+            # Without a group there is one row of no rows, so there is something to combine.
+            first = next(rest, None)
+            if first is None:
+                return
+            session = open_session(self._context, "combine", memory_bytes=half)
+            session.register(_FEED, self._feed(BatchStream(schema, chain([first], rest))))
             with self._context.cancellation.interrupting(session.interrupt):
-                yield from reader
+                yield from session.sql(combination.query).to_arrow_reader(BATCH_ROWS)
 
-        with self._context.cancellation.interrupting(session.interrupt):
-            reader = session.sql(query).to_arrow_reader(BATCH_ROWS)
-        return self._guarded_stream(BatchStream(reader.schema, batches()))
+        return self._guarded_stream(BatchStream(schema, batches()))
+
+    def _set_apart(
+        self,
+        groups: tuple[str, ...],
+        schema: pa.Schema,
+        results: Iterator[Iterator[pa.RecordBatch]],
+    ) -> tuple[list[pa.Table], Iterator[pa.RecordBatch]]:
+        """What needs no combining, and what does: all that is too large to be held in memory."""
+        if not groups:
+            return [], chain.from_iterable(results)
+        held: deque[pa.RecordBatch] = deque()
+        pieces: list[pa.Table] = []
+        for result in results:
+            begin = len(held)
+            for batch in result:
+                self._context.cancellation.check()
+                held.append(batch)
+                # Counted twice: rows are copied when a piece is parted.
+                self._tables_bytes_left -= 2 * batch.nbytes
+                if self._tables_bytes_left < 0:
+                    pieces.clear()
+                    following = chain(result, chain.from_iterable(results))
+                    return [], _drained(held, BatchStream(schema, following))
+            pieces.append(pa.Table.from_batches(list(held)[begin:], schema))
+        apart, rest = set_apart(pieces, groups)
+        return apart, (batch for table in rest for batch in table.to_batches())
 
     def _run(self) -> pa.RecordBatchReader:
         """Binds the query and begins to compute it; batches come as they are read."""

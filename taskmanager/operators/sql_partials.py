@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 # How partial results of an aggregate are combined.
@@ -22,10 +23,23 @@ _COMBINED_BY = {
 _POSITIONS = frozenset({"alias", "query_location", "query_location_length"})
 
 
-def combining_query(
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """How partial results become one.
+
+    Attributes:
+        query: over the partial results.
+        groups: the columns that are grouped by; none when all rows are one group.
+    """
+
+    query: str
+    groups: tuple[str, ...]
+
+
+def combination_of(
     syntax: str, columns: Sequence[str], types: Sequence[str], table: str
-) -> str | None:
-    """The query that combines partial results in `table` into the result; None when there is none.
+) -> Combination | None:
+    """How to combine partial results in `table` into the result; None when they cannot be.
 
     `syntax` is the serialized query; `columns` and `types` are its result's, as DuckDB writes them.
     The query must select aggregates and its group's expressions, and all of these, and nothing
@@ -36,12 +50,14 @@ def combining_query(
         return None
     selected: list[str] = []
     groups: list[str] = []
+    group_columns: list[str] = []
     group_items: list[Any] = []
     for item, column, kind in zip(node["select_list"], columns, types, strict=True):
         name = '"' + column.replace('"', '""') + '"'
         combined_by = _aggregate(item)
         if combined_by is None:
             groups.append(name)
+            group_columns.append(column)
             group_items.append(item)
             selected.append(name)
         else:
@@ -49,7 +65,8 @@ def combining_query(
     if len(groups) == len(columns) or not _are_the_groups(node, group_items):
         return None
     grouped = f" GROUP BY {', '.join(groups)}" if groups else ""
-    return f"SELECT {', '.join(selected)} FROM {table}{grouped}"
+    query = f"SELECT {', '.join(selected)} FROM {table}{grouped}"
+    return Combination(query, tuple(group_columns))
 
 
 def _select_node(syntax: str) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from taskmanager.operators.sql_partials import combining_query
+from taskmanager.operators.sql_partials import combination_of
 
 
 def combining(query: str) -> str | None:
@@ -13,7 +13,8 @@ def combining(query: str) -> str | None:
     session.execute("CREATE TABLE t (k BIGINT, v INTEGER, price DECIMAL(15, 2))")
     relation = session.sql(query)
     (syntax,) = session.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0]
-    return combining_query(syntax, relation.columns, [str(k) for k in relation.types], "parts")
+    found = combination_of(syntax, relation.columns, [str(k) for k in relation.types], "parts")
+    return None if found is None else found.query
 
 
 def test_sums_of_sums_keep_the_type_of_the_result() -> None:
