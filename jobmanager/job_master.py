@@ -8,6 +8,7 @@ the log in a background task; its outcome returns as a signal.
 from __future__ import annotations
 
 import asyncio
+import functools
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +19,7 @@ from holdover.config import Configuration
 from holdover.ids import AttemptKey
 from holdover.runtime import Runtime
 from holdover.runtime.log import Log
-from holdover.runtime.supervisor import Supervisor
+from holdover.runtime.supervisor import RestartPolicy, Supervisor
 from holdover.v1 import archive_pb2, common_pb2, events_pb2, job_pb2, jobmanager_pb2
 from jobmanager.event_store import (
     EventStoreDegraded,
@@ -185,10 +186,9 @@ class JobMaster:
     def _run(self, *first: sig.Signal) -> None:
         self._services.resources.add_job(self.job_id, self.post)
         self._supervisor.run("inbox", self._handle_inbox)
-        self._supervisor.run("releases", self._carry_out_releases)
-        self._supervisor.run(
-            "recovery reports", lambda: self._reports.keep(lambda: self._scheduler)
-        )
+        self._supervisor.run("releases", self._carry_out_releases, RestartPolicy())
+        keep_reports = functools.partial(self._reports.keep, lambda: self._scheduler)
+        self._supervisor.run("recovery reports", keep_reports, RestartPolicy())
         for signal in first:
             self.post(signal)
 
@@ -370,10 +370,10 @@ class JobMaster:
         while True:
             await self._release_wake.wait()
             self._release_wake.clear()
-            batch = list(self._releases)
-            self._releases.clear()
+            justified = len(self._releases)
             await self._until_durable()
-            for release in batch:
+            for _ in range(justified):
+                release = self._releases.popleft()
                 self._services.resources.order(release.worker_id, ReleaseOrder(release.keys))
 
     async def _until_durable(self) -> None:

@@ -25,6 +25,8 @@ RESTARTED = [
     (JOBMANAGER, "watch for a newer leader", "watch for a newer leader"),
     (JOBMANAGER, "event log flush", "event log flush"),
     (JOBMANAGER, "orders to tm-0", "orders to tm-0"),
+    (JOBMANAGER, "releases", "releases"),
+    (JOBMANAGER, "recovery reports", "recovery reports"),
     ("tm-0", "disk space", "disk space"),
     ("tm-0", "connection", "connection"),
     ("tm-0", "leader record", "leader record"),
