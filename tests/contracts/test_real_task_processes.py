@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from holdover.runtime import (
     Runtime,
@@ -159,21 +158,6 @@ async def test_a_process_that_drops_its_socket_is_ended(pool: TaskProcessPool) -
     process = await pool.acquire()
     assert await ask(process, b"close-socket") is None
     assert (await end_of(process)).signal == signal.SIGKILL
-
-
-def test_task_processes_work_on_uvloop(spec: TaskProcessSpec) -> None:
-    async def use_them() -> tuple[bool, int | None]:
-        pool = await real_runtime().task_processes.open(spec)
-        process = await pool.acquire()
-        large = bytes(1_000_000)
-        is_whole = await ask(process, b"echo " + large) == large
-        process.kill()
-        status = await end_of(process)
-        await pool.close()
-        return is_whole, status.signal
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert runner.run(use_them()) == (True, signal.SIGKILL)
 
 
 async def test_spares_are_started_before_they_are_wanted(
