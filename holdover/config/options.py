@@ -98,8 +98,8 @@ TASKMANAGER_RESOURCE_ID = Option(
         "empty, or at most 64 letters, digits, '.', '_' and '-' that begin with a letter or digit",
     ),
     "",
-    "Name of the TaskManager. Give a stable one to let it find its finished partitions after its"
-    " own restart; empty makes a new name at every start.",
+    "Name of the TaskManager, by which it is known in listings, logs and recovery reports; empty"
+    " makes a new name at every start.",
 )
 TASKMANAGER_REGISTRATION_TIMEOUT = Option(
     "taskmanager.registration.timeout",
