@@ -83,10 +83,13 @@ def _vertex_status(owner: ExecutionJobVertex) -> jobmanager_pb2.VertexStatus:
     rows_in = rows_out = bytes_out = 0
     for vertex in owner.subtasks:
         counts[vertex.state] += 1
-        if vertex.finished is not None:
-            rows_in += vertex.finished.rows_in
-            rows_out += vertex.finished.rows_out
-            bytes_out += execution_bytes(vertex.finished)
+        finished = vertex.finished
+        if finished is not None:
+            rows_in += finished.rows_in
+            rows_out += finished.rows_out
+            # Not by `execution_bytes`: this runs for each subtask at each look of each watcher.
+            for partition in finished.partitions:
+                bytes_out += partition.data_bytes
     return jobmanager_pb2.VertexStatus(
         vertex_id=owner.vertex_id,
         name=owner.vertex.name,
