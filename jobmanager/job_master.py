@@ -97,7 +97,7 @@ class JobMaster:
         self._release_wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._version = 0
-        self._history = JobHistory(services.epoch, services.runtime.clock, job.submitted_wall_ms)
+        self._history = JobHistory(job, services.epoch, services.runtime.clock)
         split_bytes_max = config.get(options.SOURCE_SPLIT_MAX_BYTES)
         self._files = JobFiles(self._disk, job.graph, split_bytes_max)
         self._reports = RecoveryReports(services.store, job.job_id, self._files.until_it_works)
@@ -285,8 +285,7 @@ class JobMaster:
         self._supervisor.start(END, self._end(action))
 
     def _append(self, event: events_pb2.JobEvent) -> None:
-        if event.HasField("job_state_changed"):
-            self._history.add(JobState(event.job_state_changed.state))
+        self._history.note(event)
         self._events.append(event)
         if self._recovery_counted and event.WhichOneof("kind") == "vertex_finished":
             # The recovery has got to a new event: it is not what kills JobManagers.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdover.runtime import Clock
+from holdover.runtime.log import Log
 from holdover.v1 import common_pb2, events_pb2, job_pb2, jobmanager_pb2
 from jobmanager.job_store import StoredJob
 from jobmanager.scheduler.execution_graph import ExecutionGraph
@@ -14,16 +15,19 @@ from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex
 
 HISTORY_ENTRIES_MAX = 500
 
+_log = Log(__name__)
+
 
 class JobHistory:
     """Every state that the job has had, over all leaders, with epochs and times; at most the last
     500.
     """
 
-    def __init__(self, epoch: int, clock: Clock, submitted_wall_ms: int) -> None:
+    def __init__(self, job: StoredJob, epoch: int, clock: Clock) -> None:
+        self._job_id = job.job_id
         self._epoch = epoch
         self._clock = clock
-        self._submitted_wall_ms = submitted_wall_ms
+        self._submitted_wall_ms = job.submitted_wall_ms
         self._changes: list[events_pb2.JobStateChanged] = []
 
     def replayed(self, changes: Sequence[events_pb2.JobStateChanged]) -> None:
@@ -38,6 +42,20 @@ class JobHistory:
             wall_ms=self._clock.wall_ms(),
         )
         self._changes = [*self._changes[1 - HISTORY_ENTRIES_MAX :], change]
+
+    def note(self, event: events_pb2.JobEvent) -> None:
+        """Something happened: a change of state is kept, and what must run again is logged."""
+        if event.HasField("job_state_changed"):
+            self.add(JobState(event.job_state_changed.state))
+        elif event.HasField("vertex_reset"):
+            reset = event.vertex_reset
+            _log.info(
+                "subtasks run again",
+                job=self._job_id,
+                vertex=reset.vertex_id,
+                count=len(reset.subtasks),
+                reason=events_pb2.ResetReason.Name(reset.reason).removeprefix("RESET_REASON_"),
+            )
 
     def changes(self) -> list[events_pb2.JobStateChanged]:
         """The changes, oldest first."""

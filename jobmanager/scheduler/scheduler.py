@@ -137,12 +137,17 @@ class Scheduler:
     def _drop_late_report(
         self, vertex: ExecutionVertex | None, signal: sig.ExecutionReported
     ) -> None:
-        """An older attempt's report changes nothing (P15); output that it left is deleted."""
+        """An older attempt's report changes nothing (P15); output that it left is deleted.
+
+        Not so what was offered and is still to be judged: a TaskManager repeats to a new leader
+        the reports that the old one has not acknowledged.
+        """
+        recovery = self.core.reconciliation
         known = (
             vertex is not None
             and vertex.state is ExecutionState.FINISHED
             and vertex.key(self.graph.job_id) == signal.key
-        )
+        ) or (recovery is not None and signal.key in recovery.deferred)
         if signal.state == ExecutionState.FINISHED and not known:
             self.core.act(act.ReleasePartitions(signal.worker_id, (signal.key,)))
 

@@ -149,6 +149,11 @@ class SchedulerWorld:
         )
         self._grant()
 
+    def repeat_report(self, worker: Worker, key: AttemptKey) -> None:
+        """A worker says again that an attempt has finished: the first time nobody heard it."""
+        execution = worker.stored[key]
+        self._report(worker, key, ExecutionState.FINISHED, finished=execution)
+
     def kill_worker(self, worker: Worker, *, with_disk: bool = True) -> None:
         """A worker dies; with its disk unless it comes back with what it had."""
         worker.alive = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,7 +118,11 @@ class World:
     def files(self) -> list[str]:
         """The partition files on disk, relative to the shuffle directory."""
         root = self.root / "tmp" / "tm-1" / "shuffle"
-        return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+        found = []
+        # A directory may go while it is looked at, which os.walk takes for an empty one.
+        for directory, _, names in os.walk(root):
+            found += [str((Path(directory) / name).relative_to(root)) for name in names]
+        return sorted(found)
 
 
 def files_of(*keys: AttemptKey) -> list[str]:

@@ -136,6 +136,16 @@ def test_an_offer_waits_for_the_work_that_it_had_read() -> None:
     assert starts_of(world).count(("m", 0)) == 1
 
 
+def test_a_repeated_report_does_not_delete_what_is_still_to_be_judged() -> None:
+    """A TaskManager repeats to the new leader what the old one has not acknowledged."""
+    world, worker_id, key = deferred_offer()
+    world.repeat_report(world.workers[worker_id], key)
+    world.deliver_pending()
+    register(world, *(w for w in world.workers if w != worker_id))
+    world.run_to_end()
+    assert starts_of(world).count(("m", 0)) == 1
+
+
 def test_a_deferred_offer_is_deleted_when_what_it_had_read_does_not_come() -> None:
     world, worker_id, key = deferred_offer()
     fire(world, ADOPTION_TIMER)

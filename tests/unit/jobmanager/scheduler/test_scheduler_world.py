@@ -112,6 +112,9 @@ def _random_step(world: SchedulerWorld, *, worker_faults: bool) -> None:
         worker = choose.choice(absent)
         worker.alive = True
         world.register(worker)
+        for key in list(worker.stored):
+            if choose.random() < 0.3:
+                world.repeat_report(worker, key)
     elif dice < 0.6 and running:
         worker, key = choose.choice(running)
         if key.vertex_id.startswith("s") and choose.random() < 0.6:
