@@ -7,8 +7,7 @@ HoldoverError
 |   `-- JobGraphError         ... in the named field of its graph
 |-- ClusterError              the cluster cannot answer now; the same call may work later
 |   |-- ClusterUnreachable    nobody answered at the known addresses
-|   |-- NotReady              a leader answered, but has not loaded its jobs yet
-|   `-- NotLeader             a JobManager answered that does not lead
+|   `-- NotReady              a leader answered, but has not loaded its jobs yet
 |-- JobNotFound               a ready leader does not know the job
 |-- JobAlreadyExists          another job was submitted under this id
 |-- RequestRefused            a leader refuses the call as it is; the message says why
@@ -90,18 +89,6 @@ class ClusterUnreachable(ClusterError):
 
 class NotReady(ClusterError):
     """The leader has not loaded its jobs yet: retry. It never means that a job is unknown."""
-
-
-class NotLeader(ClusterError):
-    """The JobManager that answered does not lead.
-
-    `leader_address` is host:port of the one that does, or empty when it does not know.
-    """
-
-    def __init__(self, leader_address: str = "") -> None:
-        told = f"{leader_address} leads" if leader_address else "it does not know who leads"
-        super().__init__(f"the JobManager that answered does not lead: {told}")
-        self.leader_address = leader_address
 
 
 class JobNotFound(HoldoverError):

@@ -1,208 +1,84 @@
-"""The books of a worker that stores partitions: which it holds, and what may be deleted when.
+"""What a worker holds of finished attempts. Pure; the files are somebody else's.
 
-Pure: it says what must be deleted and deletes nothing. The states of one execution's partitions:
-
-    begin -> WRITING -> finish -> FINISHED -> release -> (forgotten)
-                 abort -> (forgotten)
-
-`lookup`, which Flight calls from its own threads, reads one dict and changes nothing.
+An attempt is held as one whole: its partitions, the files it staged for a sink, its splits and
+metrics. It is what a new leader is offered, so one that wrote no partition is held as well: the
+leader's log may have lost its end (behaviour: finished but not yet logged).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterable
 
-from shuffle.partition_index import PartitionMetrics
-from shuffle.partition_name import PartitionIdentity, partition_base
-
-#: (job, vertex, subtask, attempt, epoch): an attempt, which writes one partition for each output.
-Producer = tuple[str, str, int, int, int]
-_Choice = Callable[[PartitionIdentity], bool]
-
-
-class PartitionState(Enum):
-    """What a worker knows of a partition that it has not forgotten."""
-
-    WRITING = "writing"
-    FINISHED = "finished"
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedPartition:
-    """A partition that can be offered, with what its producer left for a new leader."""
-
-    identity: PartitionIdentity
-    metrics: PartitionMetrics
-    #: Indexes of the source splits that the producer read, in reading order.
-    splits: tuple[int, ...] = ()
-    #: What else its holder reports of the producer, opaque here.
-    producer_record: bytes = b""
-
-    @property
-    def checksum(self) -> int:
-        """CRC32C that stands for the whole content."""
-        return self.metrics.index_crc32c
+from holdover.ids import AttemptKey, partition_name
+from holdover.v1.common_pb2 import FinishedExecution
 
 
 class PartitionStore:
-    """All partitions of one worker. Changed by one thread; `lookup` may be called from any.
+    """Finished attempts by key, and the names of their partitions.
 
-    A *retained* job has lost its JobManager: its finished partitions are kept until a leader says
-    what becomes of them, or until the registration timeout (behaviour 4).
+    `serves` may be called from any thread; everything else from one.
     """
 
-    def __init__(self, shuffle_dir: str) -> None:
-        self._shuffle_dir = shuffle_dir
-        self._writing: dict[str, PartitionIdentity] = {}
-        self._finished: dict[str, FinishedPartition] = {}
-        self._retained: dict[str, None] = {}
-        # Replaced entries only ever appear and disappear whole: safe to read without a lock.
-        self._published: dict[str, str] = {}
+    def __init__(self) -> None:
+        self._by_job: dict[str, dict[AttemptKey, FinishedExecution]] = {}
+        self._served: dict[str, AttemptKey] = {}
 
-    # --- the life of a partition
+    def add(self, key: AttemptKey, execution: FinishedExecution) -> None:
+        """Hold a finished attempt; from now on its partitions are served. Repeating is allowed."""
+        self._by_job.setdefault(key.job_id, {})[key] = execution
+        for name in _names(key, execution):
+            self._served[name] = key
 
-    def begin(self, identities: Iterable[PartitionIdentity]) -> None:
-        """An attempt starts to write these. Raises ValueError for one that is known already."""
-        for identity in identities:
-            if self.state(identity.name) is not None:
-                raise ValueError(f"partition {identity.name} was begun before")
-            self._writing[identity.name] = identity
+    def release(self, keys: Iterable[AttemptKey]) -> list[str]:
+        """Let go of attempts; returns the names of the partitions to delete. Unknown ones are fine.
 
-    def finish(
-        self,
-        identity: PartitionIdentity,
-        metrics: PartitionMetrics,
-        *,
-        splits: Sequence[int] = (),
-        producer_record: bytes = b"",
-    ) -> bool:
-        """Its files are complete: it is offered and served from now on.
-
-        False when it was aborted or released meanwhile; then its files must be deleted. Repeating
-        it with the same metrics changes nothing; with others it raises ValueError.
+        From now on none of them is served or offered.
         """
-        name = identity.name
-        if (known := self._finished.get(name)) is not None:
-            if known.metrics != metrics:
-                raise ValueError(f"partition {name} was finished before, with other content")
-            return True
-        if self._writing.pop(name, None) is None:
-            return False
-        self._add(FinishedPartition(identity, metrics, tuple(splits), producer_record))
-        return True
+        names: list[str] = []
+        for key in keys:
+            executions = self._by_job.get(key.job_id, {})
+            execution = executions.pop(key, None)
+            if execution is not None:
+                names += _names(key, execution)
+            if not executions:
+                self._by_job.pop(key.job_id, None)
+        for name in names:
+            self._served.pop(name, None)
+        return names
 
-    def restore(self, partition: FinishedPartition) -> None:
-        """A finished partition was found on disk at start-up.
+    def release_job(self, job_id: str) -> list[str]:
+        """Let go of all attempts of a job; see `release`."""
+        return self.release(list(self._by_job.get(job_id, ())))
 
-        It belongs to no JobManager that this process knows, so its job is retained. Raises
-        ValueError when it is known already.
-        """
-        if self.state(partition.identity.name) is not None:
-            raise ValueError(f"partition {partition.identity.name} is known already")
-        self._add(partition)
-        self._retained[partition.identity.job] = None
+    def holds(self, job_id: str) -> bool:
+        """Whether anything finished of the job is held (P21)."""
+        return job_id in self._by_job
 
-    def _add(self, partition: FinishedPartition) -> None:
-        name = partition.identity.name
-        self._finished[name] = partition
-        self._published[name] = partition_base(self._shuffle_dir, name)
+    def get(self, key: AttemptKey) -> FinishedExecution | None:
+        """The attempt, when it is held."""
+        return self._by_job.get(key.job_id, {}).get(key)
 
-    def abort(self, producer: Producer) -> tuple[PartitionIdentity, ...]:
-        """The attempt failed or was cancelled: its unfinished partitions, to be deleted."""
-        aborted = [i for i in self._writing.values() if i.producer == producer]
-        for identity in aborted:
-            del self._writing[identity.name]
-        return tuple(aborted)
+    def serves(self, name: str) -> bool:
+        """Whether a finished partition of this name is held. Thread-safe."""
+        return name in self._served
 
-    def release(self, producers: Iterable[Producer]) -> tuple[PartitionIdentity, ...]:
-        """Nobody needs these attempts' results: their partitions, to be deleted.
+    def inventory(self) -> list[FinishedExecution]:
+        """All that is held, by job and then by age."""
+        return [
+            execution for executions in self._by_job.values() for execution in executions.values()
+        ]
 
-        Unknown attempts are skipped: a release may come twice, or late.
-        """
-        wanted = frozenset(producers)
-        return self._forget(lambda identity: identity.producer in wanted)
+    def check(self) -> None:
+        """Raise `AssertionError` when a partition is served that is not held, or the reverse."""
+        held = {
+            name
+            for executions in self._by_job.values()
+            for key, execution in executions.items()
+            for name in _names(key, execution)
+        }
+        assert held == set(self._served), f"held {sorted(held)}, served {sorted(self._served)}"
+        assert all(self._by_job.values()), "a job without executions is kept"
 
-    def release_job(self, job: str) -> tuple[PartitionIdentity, ...]:
-        """The job is over here: all its partitions, finished or not, to be deleted."""
-        self._retained.pop(job, None)
-        return self._forget(lambda identity: identity.job == job)
 
-    def retain(self, job: str) -> tuple[PartitionIdentity, ...]:
-        """The job's JobManager is lost: finished partitions stay, the others are to be deleted.
-
-        When nothing finished is held, nothing of the job is kept (`holds` is false afterwards).
-        """
-        partial = [i for i in self._writing.values() if i.job == job]
-        for identity in partial:
-            del self._writing[identity.name]
-        if any(p.identity.job == job for p in self._finished.values()):
-            self._retained[job] = None
-        return tuple(partial)
-
-    def accept(self, job: str) -> None:
-        """A leader has taken over the job: what remains of it is no longer retained."""
-        self._retained.pop(job, None)
-
-    def _forget(self, chosen: _Choice) -> tuple[PartitionIdentity, ...]:
-        finished = [p.identity for p in self._finished.values() if chosen(p.identity)]
-        writing = [i for i in self._writing.values() if chosen(i)]
-        for identity in finished:
-            # Nobody can look it up any more before its files go.
-            del self._published[identity.name]
-            del self._finished[identity.name]
-        for identity in writing:
-            del self._writing[identity.name]
-        for job in sorted({identity.job for identity in finished}):
-            if job in self._retained and not self.holds(job):
-                del self._retained[job]
-        return (*finished, *writing)
-
-    # --- questions
-
-    def state(self, name: str) -> PartitionState | None:
-        """The state of a partition; None when it is unknown or was released."""
-        if name in self._finished:
-            return PartitionState.FINISHED
-        return PartitionState.WRITING if name in self._writing else None
-
-    def jobs(self) -> tuple[str, ...]:
-        """Jobs of which there is any partition, sorted."""
-        held = {p.identity.job for p in self._finished.values()}
-        return tuple(sorted(held | {i.job for i in self._writing.values()}))
-
-    def retained_jobs(self) -> tuple[str, ...]:
-        """Jobs whose finished partitions wait for a leader, sorted."""
-        return tuple(sorted(self._retained))
-
-    def holds(self, job: str) -> bool:
-        """Whether there is a finished partition of the job."""
-        return any(p.identity.job == job for p in self._finished.values())
-
-    def inventory(self, job: str | None = None) -> tuple[FinishedPartition, ...]:
-        """All finished partitions (of one job), sorted by identity: what is offered to a leader."""
-        chosen = [p for p in self._finished.values() if job is None or p.identity.job == job]
-        return tuple(sorted(chosen, key=lambda p: p.identity))
-
-    def data_bytes(self) -> int:
-        """Bytes of all finished partitions' data files."""
-        return sum(p.metrics.data_bytes for p in self._finished.values())
-
-    def lookup(self, name: str) -> str | None:
-        """Path of a finished partition's files without suffix; None when it is not offered."""
-        return self._published.get(name)
-
-    def check_invariants(self) -> None:
-        """Raises AssertionError naming what does not fit. For tests and the simulator."""
-        both = sorted(self._writing.keys() & self._finished.keys())
-        if both:
-            raise AssertionError(f"writing and finished at once: {both}")
-        if self._published.keys() != self._finished.keys():
-            raise AssertionError("what is served is not what is finished")
-        idle = [job for job in self._retained if not self.holds(job)]
-        if idle:
-            raise AssertionError(f"jobs retained without a finished partition: {idle}")
-        partial = [i.name for i in self._writing.values() if i.job in self._retained]
-        if partial:
-            raise AssertionError(f"unfinished partitions of retained jobs: {partial}")
+def _names(key: AttemptKey, execution: FinishedExecution) -> list[str]:
+    return [partition_name(key, partition.output) for partition in execution.partitions]

@@ -18,8 +18,8 @@ from holdover.runtime.supervisor import Supervisor
 from holdover.v1 import taskmanager_pb2
 from holdover.v1.taskmanager_pb2_grpc import add_TaskExecutorServicer_to_server
 from shuffle.partition_name import partition_base
+from shuffle.partition_store import PartitionStore
 from taskmanager.executor_service import TaskExecutorService
-from taskmanager.finished_executions import FinishedExecutions
 from taskmanager.task_executor import Identity, TaskExecutor
 from taskmanager.working_directory import WorkingDirectory
 
@@ -63,7 +63,7 @@ class TaskManager:
         self.data_address = ""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._supervisor = Supervisor("taskmanager", on_fatal=self._loop_ended)
-        self._finished = FinishedExecutions()
+        self._finished = PartitionStore()
         self._directory: WorkingDirectory | None = None
         self._pool: TaskProcessPool | None = None
         self._partition_server: PartitionServer | None = None

@@ -24,10 +24,10 @@ from holdover.v1.taskmanager_pb2 import (
     RegisterHeader,
     TaskDeployment,
 )
+from shuffle.partition_store import PartitionStore
 from taskmanager.attempt_runs import AttemptRun, AttemptRuns, CancelReason, RunEnd
 from taskmanager.deletions import Deletions
 from taskmanager.execution_report import end_report, finished_report, running_report
-from taskmanager.finished_executions import FinishedExecutions
 from taskmanager.job_graphs import JobGraphs
 from taskmanager.job_leader import (
     FailTasks,
@@ -75,7 +75,7 @@ class TaskExecutor:
         identity: Identity,
         directory: WorkingDirectory,
         pool: TaskProcessPool,
-        finished: FinishedExecutions,
+        finished: PartitionStore,
         supervisor: Supervisor,
         retrieval: LeaderRetrieval | None,
     ) -> None:

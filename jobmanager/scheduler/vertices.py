@@ -118,8 +118,3 @@ class ExecutionJobVertex:
         """The source operator, if the vertex starts with one."""
         first = self.vertex.operators[0] if self.vertex.operators else None
         return first.source if first is not None and first.HasField("source") else None
-
-    @property
-    def is_sink(self) -> bool:
-        """Whether its subtasks stage files."""
-        return any(operator.HasField("sink") for operator in self.vertex.operators)

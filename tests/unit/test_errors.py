@@ -11,7 +11,6 @@ from holdover.errors import (
     JobAlreadyExists,
     JobFailed,
     JobGraphError,
-    NotLeader,
     StorageError,
 )
 from holdover.v1.common_pb2 import FAILURE_KIND_TASK, Failure
@@ -40,8 +39,6 @@ def test_messages_say_what_to_do() -> None:
     assert "no address (none is known)" in str(ClusterUnreachable([], "no leader record"))
     assert str(JobGraphError("vertices[2].name", "is empty")) == "vertices[2].name: is empty"
     assert str(JobAlreadyExists("j")).endswith("submit under another job id")
-    assert str(NotLeader("h:1")).endswith("does not lead: h:1 leads")
-    assert str(NotLeader()).endswith("it does not know who leads")
     assert str(StorageError("/s/a", "disk full")) == "/s/a: disk full"
 
 
