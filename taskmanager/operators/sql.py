@@ -8,9 +8,8 @@ How an input gets into the query, best first:
    one thread: a filter takes 1.1 s over the whole file, 1.7 s over 22 splits, 2.2 s through Arrow;
    a small GROUP BY 0.7 s, 1.1 s, 4.0 s.
 2. The only input, when the query reads it once: streamed, batch by batch.
-3. Else as an Arrow table in memory, so that DuckDB knows its size and joins it on the right side,
-or,
-   when it is too large for that, as a table of DuckDB's, which spills to disk.
+3. Else as an Arrow table in memory, so that DuckDB knows its size and joins it on the right side;
+   or, when it is too large for that, as a table of DuckDB's, which spills to disk.
 
 Types are DuckDB's. Decimals are exact; a sum of whole numbers is a HUGEINT, which is
 `decimal128(38, 0)` in Arrow, and so exact, in partitions and in Parquet files.
