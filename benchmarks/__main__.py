@@ -13,6 +13,7 @@ from benchmarks.report import Report
 BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
     "recovery": recovery.run,
     "queries": queries.run,
+    "overhead": queries.overhead,
     "shuffle": shuffle_throughput.run,
     "tasks": tasks.run,
 }

@@ -1,4 +1,4 @@
-"""TPC-H Q9 and Q18: recovery enabled and disabled, DuckDB alone, and PySpark, on the same files."""
+"""TPC-H Q9 and Q18: recovery on and off, DuckDB alone, and PySpark, on the same files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,23 @@ from holdover.client import Client
 _QUERIES = (9, 18)
 _THREADS = 2
 _NO_SPARK = "PySpark was not measured: pip install -r requirements-bench.lock (needs Java 17)"
+
+
+async def overhead() -> Report:
+    """What recovery costs where nothing fails: pairs of runs, nothing else in between."""
+    scale = float(os.environ.get("BENCH_SCALE", "3"))
+    pairs = int(os.environ.get("BENCH_PAIRS", "31"))
+    data = tpch_data(scale, announce=print)
+    report = Report("overhead", f"TPC-H at scale factor {scale:g}, {pairs} pairs of runs")
+    with tempfile.TemporaryDirectory(prefix="holdover-bench-") as place:
+        cluster = LocalCluster(Path(place) / "cluster", taskmanagers=3, slots=2)
+        async with cluster, cluster.client() as client:
+            for number in _QUERIES:
+                runs = Runs(QUERIES[number], data, Path(place), client, None)
+                for repetition in range(pairs + 1):
+                    await runs.pair(repetition)
+                runs.add_overhead_to(report)
+    return report
 
 
 async def run() -> Report:
@@ -71,11 +88,7 @@ class Runs:
 
     async def round(self, repetition: int) -> None:
         """One run of each engine. Round 0 is not counted, but for Spark's first run."""
-        # What runs first changes from round to round, so that neither gains by its place.
-        order = [True, False] if repetition % 2 else [False, True]
-        for enabled in order:
-            taken_s = await self._holdover(enabled, repetition)
-            self._note(self.enabled if enabled else self.disabled, taken_s, repetition)
+        self._note(self.enabled, await self._holdover(True, repetition), repetition)
         started_s = time.monotonic()
         reference(self._query, self._data, _THREADS)
         self._note(self.duckdb, time.monotonic() - started_s, repetition)
@@ -85,12 +98,26 @@ class Runs:
                 self.spark_first.samples.append(taken_s)
             self._note(self.spark, taken_s, repetition)
 
+    async def pair(self, repetition: int) -> None:
+        """One run with recovery and one without, one right after the other."""
+        # What runs first changes from pair to pair, so that neither gains by its place.
+        order = [True, False] if repetition % 2 else [False, True]
+        for enabled in order:
+            taken_s = await self._holdover(enabled, repetition)
+            self._note(self.enabled if enabled else self.disabled, taken_s, repetition)
+
+    def add_overhead_to(self, report: Report) -> None:
+        """What recovery costs where nothing fails."""
+        report.series += [self.enabled, self.disabled]
+        name = f"Q{self._query.number}: recovery enabled / disabled"
+        report.add(name, ratio(self.enabled, self.disabled), at_most=1.02)
+        totals = sum(self.enabled.samples) / sum(self.disabled.samples)
+        report.add(f"{name}, all runs together", totals)
+
     def add_to(self, report: Report) -> None:
         """The series and what comes out of them."""
         name = f"Q{self._query.number}"
-        report.series += [self.enabled, self.disabled, self.duckdb]
-        overhead = ratio(self.enabled, self.disabled)
-        report.add(f"{name}: recovery enabled / disabled", overhead, at_most=1.02)
+        report.series += [self.enabled, self.duckdb]
         against_duckdb = ratio(self.enabled, self.duckdb)
         report.add(f"{name}: Holdover / DuckDB alone", against_duckdb, at_most=3.0)
         if self._spark is not None:

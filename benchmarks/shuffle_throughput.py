@@ -29,9 +29,9 @@ from shuffle.partitioner import HashPartitioner
 
 _HOST = "127.0.0.1"
 _SUBPARTITIONS = 8
-_BATCHES = 128
+_BATCHES = 256
 _BATCH_ROWS = 131_072
-_REPETITIONS = 7
+_REPETITIONS = 15
 _IDENTITIES = {
     "none": PartitionIdentity("bench", "v0", 0, 0, 0, 1),
     "lz4": PartitionIdentity("bench", "v1", 0, 0, 0, 1),
