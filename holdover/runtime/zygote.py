@@ -43,6 +43,8 @@ SIGNAL: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
 _EXIT_CODE_EXCEPTION: Final = 1
 _EXIT_CODE_INTERRUPTED: Final = 128 + signal.SIGINT
+# Of -1000 (never) to 1000 (first): before any service, after what asked for it even more.
+_OOM_SCORE_ADJUSTMENT: Final = 500
 
 Entry = Callable[[TaskSocket, list[str]], int | None]
 
@@ -308,6 +310,16 @@ def _run_child(spec: ZygoteSpec, entry: Entry, descriptor: int, zygote_pid: int)
         os._exit(code & 0xFF)
 
 
+def _prefer_for_the_oom_killer() -> None:
+    """When memory runs out the kernel ends a task, which fails alone, and not its TaskManager."""
+    try:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as adjustment:
+            adjustment.write(str(_OOM_SCORE_ADJUSTMENT))
+    except OSError as error:
+        # A kernel or sandbox without it: the task runs all the same.
+        sys.stderr.write(f"cannot set oom_score_adj: {error}\n")
+
+
 def _become_task_process(nice: int, descriptor: int, zygote_pid: int) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -319,6 +331,7 @@ def _become_task_process(nice: int, descriptor: int, zygote_pid: int) -> None:
     os.set_inheritable(descriptor, False)
     if nice:
         os.nice(nice)
+    _prefer_for_the_oom_killer()
 
 
 def _close_descriptors_except(kept: set[int]) -> None:

@@ -154,6 +154,17 @@ async def test_a_process_has_the_surroundings_of_its_spec(
     assert answer == f"{tmp_path} hello {niceness}".encode()
 
 
+async def test_a_task_goes_before_its_taskmanager_when_memory_runs_out(
+    pool: TaskProcessPool,
+) -> None:
+    def score(process: object) -> int:
+        return int(Path(f"/proc/{process}/oom_score_adj").read_text())
+
+    process = await pool.acquire()
+    await ask(process, b"echo ready")
+    assert score(process.pid) > score("self")
+
+
 async def test_a_process_that_drops_its_socket_is_ended(pool: TaskProcessPool) -> None:
     process = await pool.acquire()
     assert await ask(process, b"close-socket") is None
