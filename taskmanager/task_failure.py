@@ -28,7 +28,7 @@ def failure_of(error: BaseException, where: str, lost_partitions: Sequence[str] 
 
     | exception | kind |
     |---|---|
-    | InvalidJob, ShuffleUsageError | JOB: no rerun can help |
+    | InvalidJob, ShuffleUsageError | JOB: no rerun can help; the message says all there is |
     | PartitionLost, PartitionUnreachable | PARTITION_LOST: its producer is reset (P34, P41) |
     | TaskCancelled | CANCELED |
     | any other, SystemExit and MemoryError included | TASK, with the traceback |
@@ -43,7 +43,7 @@ def failure_of(error: BaseException, where: str, lost_partitions: Sequence[str] 
             lost_partitions=dict.fromkeys((error.name, *lost_partitions)),
         )
     if isinstance(error, InvalidJob | InvalidId | ShuffleUsageError):
-        return Failure(kind=FAILURE_KIND_JOB, message=message, traceback=_traceback(error))
+        return Failure(kind=FAILURE_KIND_JOB, message=message)
     return Failure(kind=FAILURE_KIND_TASK, message=message, traceback=_traceback(error))
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from inspect import iscoroutinefunction
 from pathlib import Path
 
+import grpc.aio
 import pytest
 from blockbuster import blockbuster_ctx
 
@@ -18,6 +19,16 @@ SHIPPED_PACKAGES = ["holdover", "jobmanager", "taskmanager", "shuffle"]
 CLUSTER_TESTS = Path(__file__).parent / "cluster"
 SESSION_VARIABLE = "_HOLDOVER_TEST_SESSION"
 PROCESS_END_TIMEOUT_S = 5.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def grpc_stays_up() -> Iterator[None]:
+    """Without its last channel or server gRPC shuts its poller down, at any collection of garbage,
+    and joins a thread there: in the middle of whatever test runs then.
+    """
+    grpc.aio.init_grpc_aio()
+    yield
+    grpc.aio.shutdown_grpc_aio()
 
 
 @pytest.fixture(autouse=True)

@@ -26,6 +26,8 @@ from aiofiles.threadpool.binary import AsyncFileIO
 from holdover.runtime.disk import AppendFile, Entry, FileLock, FileStat
 
 _THREADS_MAX = 8
+# A tree in which somebody else removes names is looked through again so often.
+_REMOVE_ATTEMPTS = 100
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,12 +71,18 @@ class LocalDisk:
 
     async def remove_tree(self, path: str, missing_ok: bool = False) -> None:
         """See `Disk.remove_tree`."""
-        try:
-            await self._in_thread(shutil.rmtree, path)
-        except FileNotFoundError:
-            # A name inside may have gone meanwhile: only a path that is gone is "missing".
-            if not missing_ok or await self.stat(path) is not None:
-                raise
+        for attempt in range(1, _REMOVE_ATTEMPTS + 1):
+            try:
+                return await self._in_thread(shutil.rmtree, path)
+            except FileNotFoundError:
+                if await self.stat(path) is None:
+                    if missing_ok:
+                        return None
+                    raise
+                # A name inside has gone meanwhile, by somebody else's hand; the others must go too.
+                if attempt == _REMOVE_ATTEMPTS:
+                    raise
+        return None
 
     async def make_directories(self, path: str) -> None:
         """See `Disk.make_directories`."""

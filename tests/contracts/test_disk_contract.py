@@ -91,6 +91,17 @@ async def test_remove_minds_a_missing_file_unless_told(disk_arm: DiskArm) -> Non
         await disk_arm.disk.remove(path)
 
 
+async def test_remove_tree_takes_all_although_others_remove_there_too(disk_arm: DiskArm) -> None:
+    """A job is released while single partitions of it are being deleted (P35)."""
+    disk, root = disk_arm.disk, disk_arm.root
+    await disk.make_directories(f"{root}/d")
+    for number in range(500):
+        await (await disk.open_append(f"{root}/d/{number}")).close()
+    removals = (disk.remove_tree(f"{root}/d", missing_ok=True) for _ in range(4))
+    await asyncio.gather(*removals)
+    assert await disk.stat(f"{root}/d") is None
+
+
 async def test_remove_tree_takes_all_below_and_nothing_beside(disk_arm: DiskArm) -> None:
     root, disk = disk_arm.root, disk_arm.disk
     await disk.make_directories(f"{root}/d/deep/er")
