@@ -15,10 +15,11 @@ import os
 import secrets
 import shutil
 import stat
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from aiofiles.threadpool import wrap
 from aiofiles.threadpool.binary import AsyncFileIO
@@ -117,16 +118,45 @@ class LocalDisk:
     async def _kept(self, open_file: Callable[[str], F], path: str) -> F:
         """Open a file in a thread, which cannot be cancelled: a file that the caller no longer
         waits for is closed here, for a lock that nobody knows of would be held for ever."""
-        opening = asyncio.get_running_loop().run_in_executor(self._threads, open_file, path)
+        opening = _Opening(open_file, path)
         try:
-            return await asyncio.shield(opening)
+            return await self._in_thread(opening.run)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close_result)
+            self._threads.submit(opening.abandon)
             raise
 
     async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(function, *args, **kwargs))
+
+
+class _Opening(Generic[F]):
+    """One file on its way from a thread to its caller: it is closed if nobody takes it."""
+
+    def __init__(self, open_file: Callable[[str], F], path: str) -> None:
+        self._open_file = open_file
+        self._path = path
+        self._lock = threading.Lock()
+        self._file: io.FileIO | None = None
+        self._abandoned = False
+
+    def run(self) -> F:
+        """Open it."""
+        file = self._open_file(self._path)
+        with self._lock:
+            self._file = file
+            abandoned = self._abandoned
+        if abandoned:
+            self.abandon()
+        return file
+
+    def abandon(self) -> None:
+        """The caller does not wait any more."""
+        with self._lock:
+            self._abandoned = True
+            file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 class LocalAppendFile:
@@ -277,11 +307,3 @@ def _lock(path: str) -> io.FileIO | None:
         file.close()
         raise _naming(error, path) from error
     return file
-
-
-def _close_result(opening: asyncio.Future[F]) -> None:
-    if opening.cancelled() or opening.exception() is not None:
-        return
-    file = opening.result()
-    if file is not None:
-        file.close()
