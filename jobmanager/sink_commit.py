@@ -91,9 +91,21 @@ async def publish(
         await disk.make_directories(directory)
         await disk.sync_directory(directory)
     # The success marks come last: each one says that the output of all sinks is complete.
-    for path in sorted(success):
-        await disk.publish(path, b"")
+    for directory in directories:
+        await _mark(disk, job_id, directory)
     await remove_staging(disk, job_id, directories)
+
+
+async def _mark(disk: Disk, job_id: str, output_directory: str) -> None:
+    """Publish a success mark. It is made in the staging directory, as everything else is: what a
+    death in between leaves behind must not stand among the output.
+    """
+    staging = staging_directory(output_directory, job_id)
+    staged = posixpath.join(staging, SUCCESS_FILE)
+    await disk.make_directories(staging)
+    await disk.publish(staged, b"")
+    await disk.rename(staged, posixpath.join(output_directory, SUCCESS_FILE))
+    await disk.sync_directory(output_directory)
 
 
 async def remove_staging(disk: Disk, job_id: str, output_directories: Iterable[str]) -> None:
