@@ -172,6 +172,10 @@ class ResourceManagerDouble(ResourceManagerServicer):
         self.register_calls += 1
         self.changed.set()
         if not self.ready:
+            # As the JobManager does: a refusal that comes while the caller still writes is lost in
+            # its own failed write, and shows there as INTERNAL (grpc/grpc#36066).
+            async for _ in request_iterator:
+                pass
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not ready, retry")
         seen = SeenRegistration(RegisterHeader(), f"r{len(self.registrations)}", [], [])
         messages = 0
