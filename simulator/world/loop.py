@@ -1,0 +1,402 @@
+"""An asyncio loop on a virtual clock, shared by all processes of a world.
+
+When no callback is ready it jumps to the next timer; when there is none, nothing can ever wake and
+the run fails with a list of the tasks that wait. Callbacks of one process run first in, first out;
+which process goes on next is drawn from the seed. Nothing here may depend on memory addresses or
+on garbage collection: tasks and futures hash by number, and `gc` runs at counted steps only.
+
+What services may not use, because its order is not a function of the seed: `as_completed`, threads,
+executors, real sockets, signals. They raise here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.events
+import contextvars
+import gc
+import heapq
+import itertools
+import random
+import sys
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+from simulator.world.process import CURRENT, Host, Process, ProcessState
+
+ResultT = TypeVar("ResultT")
+
+#: Callbacks between two collections of garbage: a number, so that every run collects alike.
+_CALLBACKS_PER_COLLECTION = 2_000_000
+#: Cancelled timers are swept when there are this many, and more than half of all.
+_CANCELLED_TIMERS_MIN = 1_000
+_WAITING_LISTED_MAX = 40
+
+
+class NothingCanWake(Exception):
+    """Every task waits, and no timer is set. The text lists who waits where."""
+
+
+class VirtualTask(asyncio.Task[Any]):
+    """A task whose place in sets is the same in every run."""
+
+    def __hash__(self) -> int:
+        try:
+            return self._number
+        except AttributeError:
+            self._number: int = next(self.get_loop().numbers)  # type: ignore[attr-defined]
+            return self._number
+
+    __eq__ = object.__eq__
+
+
+class VirtualFuture(asyncio.Future[Any]):
+    """A future whose place in sets is the same in every run."""
+
+    def __hash__(self) -> int:
+        try:
+            return self._number
+        except AttributeError:
+            self._number: int = next(self.get_loop().numbers)  # type: ignore[attr-defined]
+            return self._number
+
+    __eq__ = object.__eq__
+
+
+class ReadyHandle:
+    """A callback that runs once. The interface of `asyncio.TimerHandle`, as far as it is used."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when", "loop", "process")
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        process: Process,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context,
+        when: float = 0.0,
+    ) -> None:
+        self.loop = loop
+        self.process = process
+        self._callback: Callable[..., object] | None = callback
+        self._args = args
+        self._context = context
+        self._when = when
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """It will not run."""
+        if not self._cancelled:
+            self._cancelled = True
+            self._callback = None
+            self._args = ()
+            if self._when:
+                self.loop.timer_cancelled()
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self._cancelled
+
+    def when(self) -> float:
+        """When a timer is due, in seconds of its process's clock."""
+        return self._when * self.process.host.clock_rate
+
+    def run(self) -> None:
+        """Run it; an exception goes to the loop's handler."""
+        callback = self._callback
+        if callback is None:
+            return
+        try:
+            self._context.run(callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001  as asyncio does
+            self.loop.call_exception_handler(
+                {"message": f"exception in callback {callback!r}", "exception": error}
+            )
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """See the module."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.now_s = 0.0
+        #: Numbers of tasks and futures.
+        self.numbers = itertools.count()
+        #: Callbacks that have run.
+        self.callbacks = 0
+        self.graveyard: list[asyncio.Task[Any]] = []
+        self._random = source
+        self._timers: list[tuple[float, int, ReadyHandle]] = []
+        self._timer_numbers = itertools.count()
+        self._cancelled_timers = 0
+        self._listed: list[Process] = []
+        self._generators: weakref.WeakKeyDictionary[AsyncGenerator[Any, Any], Process] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._exception_handler: Callable[[Process | None, dict[str, Any]], object] | None = None
+        self._running = False
+        self._closed = False
+        self._collect_at = _CALLBACKS_PER_COLLECTION
+        #: The process of the world itself: faults, checks, and whatever is nobody's.
+        self.world_process = Process(self, Host("world"), "world")
+
+    # ------------------------------------------------------------------ running
+
+    def run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Run until the coroutine, which is the world's own, has ended."""
+        with self._as_running_loop():
+            main = self.world_process.spawn(work)
+            while not main.done():
+                self._step()
+            return main.result()
+
+    def _step(self) -> None:
+        """One turn of one process, or a jump to the next timer."""
+        listed = self._listed
+        if not listed:
+            self._jump()
+            return
+        index = int(self._random.random() * len(listed)) if len(listed) > 1 else 0
+        process = listed[index]
+        ready = process.ready
+        for _ in range(len(ready)):
+            if process.state is not ProcessState.RUNNING:
+                break
+            ready.popleft().run()
+            self.callbacks += 1
+        if not ready or process.state is not ProcessState.RUNNING:
+            # Not `remove`: the list may have grown, but this place is still its own.
+            listed[index] = listed[-1]
+            listed.pop()
+            process.listed = False
+        if self.callbacks >= self._collect_at:
+            self._collect_at = self.callbacks + _CALLBACKS_PER_COLLECTION
+            gc.collect()
+
+    def _jump(self) -> None:
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+            self._cancelled_timers -= 1
+        if not timers:
+            raise NothingCanWake(self._who_waits())
+        self.now_s = max(self.now_s, timers[0][0])
+        while timers and timers[0][0] <= self.now_s:
+            handle = heapq.heappop(timers)[2]
+            if handle.cancelled():
+                self._cancelled_timers -= 1
+            else:
+                handle._when = 0.0  # noqa: SLF001  no longer a timer that a cancellation leaves here
+                self._make_ready(handle)
+
+    def _make_ready(self, handle: ReadyHandle) -> None:
+        process = handle.process
+        if process.state is ProcessState.DEAD:
+            return
+        process.ready.append(handle)
+        if not process.listed and process.state is ProcessState.RUNNING:
+            process.listed = True
+            self._listed.append(process)
+
+    def list_if_ready(self, process: Process) -> None:
+        """A process that was paused goes on."""
+        if process.ready and not process.listed:
+            process.listed = True
+            self._listed.append(process)
+
+    def timer_cancelled(self) -> None:
+        """Count it; sweep when most timers are cancelled, as `asyncio.timeout` leaves them."""
+        self._cancelled_timers += 1
+        if self._cancelled_timers > max(_CANCELLED_TIMERS_MIN, len(self._timers) // 2):
+            self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
+            heapq.heapify(self._timers)
+            self._cancelled_timers = 0
+
+    def _who_waits(self) -> str:
+        tasks = sorted(
+            (task for task in asyncio.all_tasks(self) if not task.done()), key=lambda t: hash(t)
+        )
+        lines = [f"  {task_place(task)}" for task in tasks[:_WAITING_LISTED_MAX]]
+        more = len(tasks) - len(lines)
+        lines += [f"  ... and {more} more"] if more > 0 else []
+        return "\n".join([f"at {self.now_s:.3f} s nothing can ever wake; waiting:", *lines])
+
+    @contextmanager
+    def _as_running_loop(self) -> Generator[None, None, None]:
+        hooks = sys.get_asyncgen_hooks()
+        collecting = gc.isenabled()
+        gc.disable()
+        sys.set_asyncgen_hooks(self._generator_begins, self._generator_is_dropped)
+        before = asyncio.events._get_running_loop()  # noqa: SLF001  the documented way for loops
+        asyncio.events._set_running_loop(self)  # noqa: SLF001
+        self._running = True
+        try:
+            yield
+        finally:
+            self._running = False
+            asyncio.events._set_running_loop(before)  # noqa: SLF001
+            sys.set_asyncgen_hooks(*hooks)
+            if collecting:
+                gc.enable()
+
+    def _generator_begins(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generators[generator] = CURRENT.get(self.world_process)
+
+    def _generator_is_dropped(self, generator: AsyncGenerator[Any, Any]) -> None:
+        process = self._generators.pop(generator, self.world_process)
+        if process.alive and not self._closed:
+            process.spawn(generator.aclose())  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """The run is over: let go of all tasks without letting any of them act.
+
+        Their `finally` blocks run now, with a loop that does nothing any more.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with self._as_running_loop():
+            for task in [*self.graveyard, *asyncio.all_tasks(self)]:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+                coroutine = task.get_coro()
+                if coroutine is not None and not task.done():
+                    try:
+                        coroutine.close()
+                    except (RuntimeError, ValueError):
+                        # It awaited in a `finally`, or is the task that closes the loop.
+                        continue
+        self.graveyard.clear()
+        self._timers.clear()
+        self._listed.clear()
+        self._exception_handler = None
+
+    # ------------------------------------------------------------------ asyncio's interface
+
+    def time(self) -> float:
+        """Seconds on the clock of the current process."""
+        process = CURRENT.get(None)
+        return self.now_s if process is None else self.now_s * process.host.clock_rate
+
+    def call_soon(  # type: ignore[override]
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> ReadyHandle:
+        """See asyncio. The callback is the process's in whose context it runs."""
+        if context is None:
+            context = contextvars.copy_context()
+        process = context.get(CURRENT, self.world_process)
+        handle = ReadyHandle(self, process, callback, args, context)
+        if not self._closed:
+            self._make_ready(handle)
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> ReadyHandle:
+        """The same: there are no threads."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> ReadyHandle:
+        """See asyncio."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> ReadyHandle:
+        """See asyncio; `when` is on the clock of the process in whose context this is called."""
+        if context is None:
+            context = contextvars.copy_context()
+        process = context.get(CURRENT, self.world_process)
+        when_s = max(when / process.host.clock_rate, self.now_s)
+        # 0 marks a handle that is no timer.
+        handle = ReadyHandle(self, process, callback, args, context, when_s or 1e-12)
+        if not self._closed and process.alive:
+            heapq.heappush(self._timers, (when_s, next(self._timer_numbers), handle))
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """See asyncio."""
+        return VirtualFuture(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self,
+        coro: Coroutine[Any, Any, ResultT],
+        *,
+        name: object = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[ResultT]:
+        """See asyncio. After the end of the run nothing starts: the coroutine is closed unrun."""
+        if self._closed:
+            coro.close()
+            raise RuntimeError("the world is closed")
+        task: asyncio.Task[ResultT] = VirtualTask(
+            coro, loop=self, name=None if name is None else str(name), context=context
+        )
+        hash(task)  # its number is its place among all tasks, in every version of Python
+        process = CURRENT.get(self.world_process) if context is None else context.get(CURRENT)
+        (process or self.world_process).tasks.add(task)
+        return task
+
+    def get_debug(self) -> bool:
+        """Never."""
+        return False
+
+    def is_running(self) -> bool:
+        """Whether `run` runs."""
+        return self._running
+
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def set_failure_handler(
+        self, handler: Callable[[Process | None, dict[str, Any]], object]
+    ) -> None:
+        """Who is told of exceptions that nobody caught, with the process they belong to."""
+        self._exception_handler = handler
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """See asyncio."""
+        if self._exception_handler is not None:
+            self._exception_handler(CURRENT.get(None), context)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """The same as `call_exception_handler`."""
+        self.call_exception_handler(context)
+
+    async def shutdown_asyncgens(self) -> None:
+        """Nothing to do: `close` lets go of everything."""
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override]
+        """There are no threads in the world."""
+        raise NotImplementedError(
+            f"{func!r}: services start no threads; this belongs behind the Runtime"
+        )
+
+
+def task_place(task: asyncio.Task[Any]) -> str:
+    """Name of the task and where it waits, for people."""
+    stack = task.get_stack(limit=1)
+    if not stack:
+        return task.get_name()
+    frame = stack[-1]
+    return f"{task.get_name()} at {frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,117 @@
+"""Hosts, and the processes that live and die on them.
+
+A process is a life: what is started again after a death is another `Process` under the same name.
+All code of a process runs in its `context`, which is how the loop knows whose a callback is. The
+death of a process means that none of its callbacks runs again, no `finally` and no `except`; what
+it had on the network and in task processes is told by `on_end`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from simulator.world.loop import ReadyHandle, VirtualLoop
+
+ResultT = TypeVar("ResultT")
+
+CURRENT: ContextVar[Process] = ContextVar("current process")
+
+
+class ProcessState(enum.Enum):
+    """What a process does."""
+
+    RUNNING = "running"
+    #: Stopped by SIGSTOP: nothing of it runs, all of it runs later.
+    PAUSED = "paused"
+    DEAD = "dead"
+
+
+@dataclass(eq=False)
+class Host:
+    """A machine. Its processes share its disk, its clock and its place in the network."""
+
+    name: str
+    rack: str = ""
+    #: Seconds of this host's clocks in one second of the world.
+    clock_rate: float = 1.0
+    #: What its wall clock shows beyond the world's, milliseconds; jumps are changes of this.
+    wall_offset_ms: int = 0
+    processes: list[Process] = field(default_factory=list)
+
+    def living(self) -> list[Process]:
+        """Its processes that are not dead."""
+        return [p for p in self.processes if p.state is not ProcessState.DEAD]
+
+
+class Process:
+    """One life of a process."""
+
+    def __init__(self, loop: VirtualLoop, host: Host, name: str, life: int = 0) -> None:
+        self.loop = loop
+        self.host = host
+        self.name = name
+        #: Counts the lives under this name, from 0.
+        self.life = life
+        self.state = ProcessState.RUNNING
+        self.started_s = loop.now_s
+        self.ended_s: float | None = None
+        self.ready: deque[ReadyHandle] = deque()
+        #: Whether the loop has it on the list of those that can go on.
+        self.listed = False
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._on_end: list[Callable[[], None]] = []
+        self.context: Context = copy_context()
+        self.context.run(CURRENT.set, self)
+        host.processes.append(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}#{self.life} {self.state.value}>"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs or is paused."""
+        return self.state is not ProcessState.DEAD
+
+    def spawn(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
+        """Run a coroutine in this process."""
+        return self.loop.create_task(work, context=self.context.copy())
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Call when it has ended, by whatever death; called in no process's name. At once when
+        it is dead already."""
+        if self.alive:
+            self._on_end.append(callback)
+        else:
+            callback()
+
+    def end(self) -> None:
+        """It is dead from now on. A second death changes nothing."""
+        if not self.alive:
+            return
+        self.state = ProcessState.DEAD
+        self.ended_s = self.loop.now_s
+        # A task that is garbage collected runs its `finally`: kept until the world is closed.
+        self.loop.graveyard.extend(self.tasks)
+        self.ready.clear()
+        callbacks, self._on_end = self._on_end, []
+        for callback in callbacks:
+            callback()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.state is ProcessState.RUNNING:
+            self.state = ProcessState.PAUSED
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.state is ProcessState.PAUSED:
+            self.state = ProcessState.RUNNING
+            self.loop.list_if_ready(self)

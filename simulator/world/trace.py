@@ -1,0 +1,35 @@
+"""What happened in a run, as one digest: the same seed must give the same (P64)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+
+class Trace:
+    """Every event of the world in order: messages, disk operations, draws, deaths, log lines.
+
+    `keep_lines_max` lines are kept for reading, the newest; the digest covers all.
+    """
+
+    def __init__(self, now_s: Callable[[], float], keep_lines_max: int = 0) -> None:
+        self._now_s = now_s
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._keep_lines_max = keep_lines_max
+        self.lines: list[str] = []
+        self.events = 0
+
+    def note(self, who: str, what: str, detail: str = "") -> None:
+        """Add one event of `who`."""
+        line = f"{self._now_s():.9f} {who} {what} {detail}\n"
+        self._digest.update(line.encode())
+        self.events += 1
+        if self._keep_lines_max:
+            self.lines.append(line)
+            if len(self.lines) > 2 * self._keep_lines_max:
+                del self.lines[: -self._keep_lines_max]
+
+    @property
+    def digest(self) -> str:
+        """Of everything so far, hexadecimal."""
+        return self._digest.hexdigest()
