@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from holdover.runtime import Runtime
+from simulator.observer import Observer
 from simulator.world.clock import HostClock, SeededRandomness
 from simulator.world.disk import ProcessDisk, Storages
 from simulator.world.loop import VirtualLoop
@@ -39,6 +40,8 @@ class World:
         self.trace = Trace(lambda: self.loop.now_s, keep_trace_lines_max)
         self.hosts: dict[str, Host] = {}
         self.failures: list[UncaughtFailure] = []
+        #: Who watches; told in this order.
+        self.observers: list[Observer] = []
         self.network = SimulatedNetwork(self)
         self.storages = Storages(self)
         self.loop.set_failure_handler(self._note_failure)
