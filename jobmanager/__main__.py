@@ -8,6 +8,7 @@ import sys
 
 from holdover import __version__
 from holdover.config import Configuration
+from holdover.coordination.file_leader import configured_leader_service
 from holdover.runtime.foreground import EXIT_LOOP_ENDED, run_service
 from holdover.runtime.log import Log
 from holdover.runtime.real import process_age_s, real_runtime
@@ -24,7 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
 async def _serve(configuration: Configuration) -> int:
     runtime = real_runtime()
     started_s = runtime.clock.monotonic_s() - process_age_s()
-    jobmanager = JobManager(runtime, configuration, __version__, started_s)
+    leader_service = configured_leader_service(runtime, configuration)
+    jobmanager = JobManager(runtime, configuration, __version__, started_s, leader_service)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, jobmanager.stop)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import posixpath
 from typing import Any
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -11,8 +10,8 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from holdover import config as options
 from holdover.config import Configuration
-from holdover.coordination.file_leader import FileLeaderElection, FileLeaderRetrieval
-from holdover.coordination.leader import LeaderElection
+from holdover.coordination.file_leader import cluster_directory
+from holdover.coordination.leader import LeaderElection, LeaderService
 from holdover.runtime import Runtime, Server
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
@@ -47,7 +46,12 @@ class JobManager:
     """One process that can lead."""
 
     def __init__(
-        self, runtime: Runtime, config: Configuration, version: str, started_s: float
+        self,
+        runtime: Runtime,
+        config: Configuration,
+        version: str,
+        started_s: float,
+        leader_service: LeaderService,
     ) -> None:
         """`started_s` is when the process started, on the runtime's monotonic clock."""
         self._runtime = runtime
@@ -59,11 +63,9 @@ class JobManager:
         self._server: Server | None = None
         self._state: LeaderState | None = None
         self._health = health.aio.HealthServicer()
-        self._storage = posixpath.join(
-            config.get(options.HIGH_AVAILABILITY_STORAGE_DIR),
-            config.get(options.HIGH_AVAILABILITY_CLUSTER_ID),
-        )
-        self._election: LeaderElection = FileLeaderElection(runtime, self._storage)
+        self._storage = cluster_directory(config)
+        self._leader_service = leader_service
+        self._election: LeaderElection = leader_service.election()
         self._stopping = asyncio.Event()
 
     @property
@@ -187,7 +189,7 @@ class JobManager:
 
     async def _follow(self, state: LeaderState) -> None:
         """While another process leads, know which, to tell clients."""
-        async for record in FileLeaderRetrieval(self._runtime, self._storage).changes():
+        async for record in self._leader_service.retrieval().changes():
             state.known_epoch, state.known_address = record.epoch, record.address
 
     async def _leadership_over(self, state: LeaderState) -> None:

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from holdover.config import Configuration
+from holdover.coordination.file_leader import configured_leader_service
 from holdover.runtime.foreground import EXIT_LOOP_ENDED, run_service
 from holdover.runtime.log import Log
 from holdover.runtime.real import real_runtime
@@ -27,7 +28,8 @@ async def _serve(configuration: Configuration) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     runtime = real_runtime(partition_servers=FlightPartitionServers())
-    taskmanager = TaskManager(runtime, configuration)
+    leader_service = configured_leader_service(runtime, configuration)
+    taskmanager = TaskManager(runtime, configuration, leader_service)
     stopping = asyncio.ensure_future(stop.wait())
     reason = "it could not start"
     try:

@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from holdover import config as options
 from holdover.config import Configuration
-from holdover.coordination.file_leader import FileLeaderRetrieval
+from holdover.coordination.leader import LeaderService
 from holdover.runtime import PartitionServer, Runtime, Server, TaskProcessPool, TaskProcessSpec
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import Supervisor
@@ -49,11 +49,13 @@ class TaskManager:
         self,
         runtime: Runtime,
         configuration: Configuration,
+        leader_service: LeaderService,
         task_entry: str = _TASK_ENTRY,
         task_preload: tuple[str, ...] = _TASK_PRELOAD,
     ) -> None:
         self._runtime = runtime
         self._configuration = configuration
+        self._leader_service = leader_service
         self._task_entry = task_entry
         self._task_preload = task_preload
         configured = configuration.get(options.TASKMANAGER_RESOURCE_ID)
@@ -104,7 +106,7 @@ class TaskManager:
             self._pool,
             self._finished,
             self._supervisor,
-            FileLeaderRetrieval(runtime, _leader_directory(config)),
+            self._leader_service.retrieval(),
         )
         port = config.get(options.TASKMANAGER_RPC_PORT)
         self._server = await self._serving(f"{bind_host}:{port}", self._executor)
@@ -184,8 +186,3 @@ class TaskManager:
     def _loop_ended(self, name: str, exception: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_exception(RuntimeError(f"background loop {name!r} ended: {exception}"))
-
-
-def _leader_directory(configuration: Configuration) -> str:
-    storage = configuration.get(options.HIGH_AVAILABILITY_STORAGE_DIR)
-    return f"{storage}/{configuration.get(options.HIGH_AVAILABILITY_CLUSTER_ID)}"

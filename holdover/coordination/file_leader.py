@@ -14,6 +14,11 @@ import json
 import posixpath
 from collections.abc import AsyncIterator
 
+from holdover.config import (
+    HIGH_AVAILABILITY_CLUSTER_ID,
+    HIGH_AVAILABILITY_STORAGE_DIR,
+    Configuration,
+)
 from holdover.coordination.leader import LeaderRecord, Leadership, LeaderStateDamaged
 from holdover.runtime import Disk, FileLock, Randomness, Runtime, StorageNotWritable
 from holdover.runtime.log import Log
@@ -147,6 +152,35 @@ class FileLeaderRetrieval:
                 epoch = record.epoch
                 yield record
             await asyncio.sleep(_poll_delay_s(self._randomness, self._poll_interval_s))
+
+
+class FileLeaderService:
+    """Leadership among the processes that share one directory. See `LeaderService`."""
+
+    def __init__(self, runtime: Runtime, storage_directory: str) -> None:
+        self._runtime = runtime
+        self._storage_directory = storage_directory
+
+    def election(self) -> FileLeaderElection:
+        """See `LeaderService.election`."""
+        return FileLeaderElection(self._runtime, self._storage_directory)
+
+    def retrieval(self) -> FileLeaderRetrieval:
+        """See `LeaderService.retrieval`."""
+        return FileLeaderRetrieval(self._runtime, self._storage_directory)
+
+
+def configured_leader_service(runtime: Runtime, configuration: Configuration) -> FileLeaderService:
+    """The leader service that the options name: files in the cluster's directory."""
+    return FileLeaderService(runtime, cluster_directory(configuration))
+
+
+def cluster_directory(configuration: Configuration) -> str:
+    """Where one cluster keeps what must outlive its JobManager, in the shared storage."""
+    return posixpath.join(
+        configuration.get(HIGH_AVAILABILITY_STORAGE_DIR),
+        configuration.get(HIGH_AVAILABILITY_CLUSTER_ID),
+    )
 
 
 class _LeaderFiles:

@@ -75,3 +75,15 @@ class LeaderRetrieval(Protocol):
         Errors of the leader service are logged and retried.
         """
         ...
+
+
+class LeaderService(Protocol):
+    """What a process is given to elect and to find the leader of its cluster."""
+
+    def election(self) -> LeaderElection:
+        """A new candidate."""
+        ...
+
+    def retrieval(self) -> LeaderRetrieval:
+        """The way to find the leader; of one leader service all are alike."""
+        ...

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdover.config import Configuration
+from holdover.coordination.file_leader import configured_leader_service
 from holdover.ids import AttemptKey, partition_name
 from holdover.runtime import PartitionLookup, Runtime
 from holdover.v1.common_pb2 import ConfigEntry
@@ -76,7 +77,9 @@ class World:
             "task.cancellation.timeout": "200 ms",
             **options,
         }
-        taskmanager = TaskManager(self.runtime, Configuration.of(values))
+        configuration = Configuration.of(values)
+        leader_service = configured_leader_service(self.runtime, configuration)
+        taskmanager = TaskManager(self.runtime, configuration, leader_service)
         self.taskmanagers.append(taskmanager)
         await taskmanager.start()
         return taskmanager
