@@ -74,6 +74,11 @@ class JobManager:
         assert self._state is not None
         return self._state.address
 
+    @property
+    def services(self) -> LeadershipServices | None:
+        """The services of the present leadership, to be read only; None while it does not lead."""
+        return self._state.services if self._state is not None else None
+
     async def run(self) -> None:
         """Serve, campaign and lead, over and over, until `stop` is called.
 

@@ -1,0 +1,268 @@
+"""A cluster in one process: the real services on hosts of a world.
+
+The model: a node is a machine with one process on it, which lives, dies and lives again. What a
+real process does before its service exists (interpreter, imports) is the node's start time; what
+an operator or a container engine does when a process ends is the node's restart delay. Everything
+else is the services' own code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from holdover import __version__
+from holdover.client import Client
+from holdover.config import Configuration
+from holdover.coordination.leader import LeaderService
+from holdover.runtime.log import Log
+from jobmanager.job_manager import FatalError, JobManager
+from jobmanager.job_master import JobMaster
+from simulator.world.process import Host, Process, ProcessState
+from simulator.world.world import World
+from taskmanager.process import TaskManager
+
+Role = Literal["jobmanager", "taskmanager"]
+
+JOBMANAGER_PORT = 6123
+STORAGE_DIRECTORY = "/shared/holdover"
+LOCAL_DIRECTORY = "/local"
+
+_log = Log(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """What a cluster is made of. `restart_delay_s` None: a process that ends by itself stays
+    dead."""
+
+    taskmanagers: int
+    slots: int
+    racks: int = 1
+    jobmanagers: int = 1
+    jobmanager_start_s: float = 0.5
+    taskmanager_start_s: float = 1.0
+    restart_delay_s: float | None = 1.0
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Node:
+    """A machine and the process on it, whichever life it has."""
+
+    name: str
+    role: Role
+    host: Host
+    #: The present or last life, None before the first.
+    process: Process | None = None
+    jobmanager: JobManager | None = None
+    taskmanager: TaskManager | None = None
+    #: Orders the present life to end; None while there is none to order.
+    stop_order: Callable[[], None] | None = None
+    #: Whether it stays dead, whatever the restart policy says.
+    kept_down: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process runs (or is paused)."""
+        return self.process is not None and self.process.alive
+
+    @property
+    def runs(self) -> bool:
+        """Whether a process runs and is not paused."""
+        return self.process is not None and self.process.state is ProcessState.RUNNING
+
+
+class SimulatedCluster:
+    """See the module."""
+
+    def __init__(
+        self,
+        world: World,
+        settings: ClusterSettings,
+        leader_service: Callable[[Process, Configuration], LeaderService],
+    ) -> None:
+        self.world = world
+        self.settings = settings
+        self._leader_service = leader_service
+        self.jobmanagers = [
+            Node(f"jm-{i}", "jobmanager", world.host(f"jm-{i}")) for i in range(settings.jobmanagers)
+        ]
+        self.taskmanagers = [
+            Node(f"tm-{i}", "taskmanager", world.host(f"tm-{i}", rack_name(i, settings.racks)))
+            for i in range(settings.taskmanagers)
+        ]
+        self._client_host = world.host("client")
+
+    def nodes(self) -> Iterator[Node]:
+        """JobManagers, then TaskManagers."""
+        yield from self.jobmanagers
+        yield from self.taskmanagers
+
+    def node(self, name: str) -> Node:
+        """The node of that name."""
+        return next(node for node in self.nodes() if node.name == name)
+
+    # ------------------------------------------------------------------ lives
+
+    def start(self) -> None:
+        """Start all nodes."""
+        for node in self.nodes():
+            self.start_node(node)
+
+    def start_node(self, node: Node) -> None:
+        """Start a node's process; no-op while one lives."""
+        node.kept_down = False
+        if node.alive:
+            return
+        process = self.world.process(node.host, node.name)
+        node.process = process
+        node.jobmanager = node.taskmanager = node.stop_order = None
+        process.on_end(lambda: self._ended(node, process))
+        if node.role == "jobmanager":
+            process.spawn(self._run_jobmanager(node, process))
+        else:
+            process.spawn(self._run_taskmanager(node, process))
+
+    def stop_node(self, node: Node) -> None:
+        """SIGTERM: the process ends in its own order."""
+        if node.stop_order is not None:
+            node.stop_order()
+        elif node.process is not None:
+            self.world.kill(node.process)  # before its service exists, the signal just ends it
+
+    def kill_node(self, node: Node) -> None:
+        """SIGKILL."""
+        if node.process is not None and node.alive:
+            self.world.kill(node.process)
+
+    def power_loss(self, node: Node) -> None:
+        """The machine loses its power."""
+        self.world.power_loss(node.host)
+
+    def _ended(self, node: Node, process: Process) -> None:
+        if node.process is process:
+            node.jobmanager = node.taskmanager = node.stop_order = None
+
+    def _exit(self, node: Node, process: Process) -> None:
+        """The process has ended by itself; whoever watches over it starts it again."""
+        process.end()
+        delay_s = self.settings.restart_delay_s
+        if delay_s is not None and not node.kept_down:
+            self.world.loop.call_later(
+                delay_s, self._restart, node, process, context=self.world.loop.world_process.context
+            )
+
+    def _restart(self, node: Node, ended: Process) -> None:
+        if node.process is ended and not node.kept_down:
+            self.start_node(node)
+
+    def _schedule_exit(self, node: Node, process: Process) -> None:
+        context = self.world.loop.world_process.context
+        self.world.loop.call_soon(self._exit, node, process, context=context)
+
+    async def _run_jobmanager(self, node: Node, process: Process) -> None:
+        """What `python -m jobmanager` does."""
+        runtime = self.world.runtime(process)
+        started_s = runtime.clock.monotonic_s()
+        await asyncio.sleep(self.settings.jobmanager_start_s)
+        config = self.jobmanager_configuration(node)
+        leader = self._leader_service(process, config)
+        jobmanager = JobManager(runtime, config, __version__, started_s, leader)
+        node.jobmanager = jobmanager
+        node.stop_order = lambda: self._in(process, jobmanager.stop)
+        try:
+            await jobmanager.run()
+            _log.info("jobmanager ends")
+        except (FatalError, OSError) as error:
+            _log.error("jobmanager ends", exception=error)
+        self._schedule_exit(node, process)
+
+    async def _run_taskmanager(self, node: Node, process: Process) -> None:
+        """What `python -m taskmanager` does."""
+        runtime = self.world.runtime(process)
+        await asyncio.sleep(self.settings.taskmanager_start_s)
+        config = self.taskmanager_configuration(node)
+        stop = asyncio.Event()
+        node.stop_order = lambda: self._in(process, stop.set)
+        taskmanager = TaskManager(runtime, config, self._leader_service(process, config))
+        node.taskmanager = taskmanager
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await taskmanager.start()
+            await asyncio.wait([stopping, taskmanager.failed], return_when="FIRST_COMPLETED")
+            await taskmanager.stop("it was told to stop" if stop.is_set() else "it failed")
+        except OSError as error:
+            _log.error("taskmanager ends", exception=error)
+        if taskmanager.failed.done() and (failure := taskmanager.failed.exception()) is not None:
+            _log.error("taskmanager ends", exception=failure)
+        self._schedule_exit(node, process)
+
+    def _in(self, process: Process, callback: Callable[[], object]) -> None:
+        self.world.loop.call_soon(callback, context=process.context)
+
+    # ------------------------------------------------------------------ configuration
+
+    def jobmanager_configuration(self, node: Node) -> Configuration:
+        """The options of a JobManager."""
+        return Configuration.of(
+            {
+                **self.settings.options,
+                "jobmanager.rpc.address": node.host.name,
+                "jobmanager.rpc.port": str(JOBMANAGER_PORT),
+                "jobmanager.bind-host": "0.0.0.0",
+                "high-availability.storageDir": STORAGE_DIRECTORY,
+            }
+        )
+
+    def taskmanager_configuration(self, node: Node) -> Configuration:
+        """The options of a TaskManager."""
+        return Configuration.of(
+            {
+                **self.settings.options,
+                "jobmanager.rpc.address": self.jobmanagers[0].host.name,
+                "jobmanager.rpc.port": str(JOBMANAGER_PORT),
+                "taskmanager.host": node.host.name,
+                "taskmanager.bind-host": "0.0.0.0",
+                "taskmanager.rpc.port": "6122",
+                "taskmanager.data.port": "6121",
+                "taskmanager.resource-id": node.name,
+                "taskmanager.numberOfTaskSlots": str(self.settings.slots),
+                "io.tmp.dirs": LOCAL_DIRECTORY,
+                "high-availability.storageDir": STORAGE_DIRECTORY,
+            }
+        )
+
+    # ------------------------------------------------------------------ looking in
+
+    def leader(self) -> Node | None:
+        """The node that leads; with two that believe so, the one of the newer epoch."""
+        leading = [node for node in self.jobmanagers if self.epoch_of(node) is not None]
+        return max(leading, key=lambda node: self.epoch_of(node) or 0, default=None)
+
+    def epoch_of(self, node: Node) -> int | None:
+        """The epoch in which a JobManager leads, None while it does not."""
+        services = node.jobmanager.services if node.jobmanager is not None else None
+        return services.epoch if services is not None else None
+
+    def job_master(self, job_id: str) -> JobMaster | None:
+        """The job as the leader runs it."""
+        leader = self.leader()
+        services = leader.jobmanager.services if leader and leader.jobmanager else None
+        return services.dispatcher.master(job_id) if services is not None else None
+
+    def client(self) -> tuple[Process, Client]:
+        """A client, in a process and on a machine of its own that nothing happens to."""
+        process = self.world.process(self._client_host, "client")
+        config = Configuration.of(
+            {k: v for k, v in self.settings.options.items() if k.startswith(("client.", "rpc."))}
+        )
+        addresses = [f"{node.host.name}:{JOBMANAGER_PORT}" for node in self.jobmanagers]
+        return process, Client(addresses, config, self.world.runtime(process))
+
+
+def rack_name(index: int, racks: int) -> str:
+    """The rack of the TaskManager with that index."""
+    return f"rack-{index % racks}"
