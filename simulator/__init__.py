@@ -1,1 +1,1 @@
-"""The second world: the same services on a virtual clock, with seeded faults and checked invariants."""
+"""The second world: the same services on a virtual clock, seeded faults, checked invariants."""

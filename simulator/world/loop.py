@@ -39,14 +39,21 @@ class NothingCanWake(Exception):
     """Every task waits, and no timer is set. The text lists who waits where."""
 
 
+def _next_number(loop: object) -> int:
+    assert isinstance(loop, VirtualLoop)
+    return next(loop.numbers)
+
+
 class VirtualTask(asyncio.Task[Any]):
     """A task whose place in sets is the same in every run."""
+
+    _number: int
 
     def __hash__(self) -> int:
         try:
             return self._number
         except AttributeError:
-            self._number: int = next(self.get_loop().numbers)  # type: ignore[attr-defined]
+            self._number = _next_number(self.get_loop())
             return self._number
 
     __eq__ = object.__eq__
@@ -55,11 +62,13 @@ class VirtualTask(asyncio.Task[Any]):
 class VirtualFuture(asyncio.Future[Any]):
     """A future whose place in sets is the same in every run."""
 
+    _number: int
+
     def __hash__(self) -> int:
         try:
             return self._number
         except AttributeError:
-            self._number: int = next(self.get_loop().numbers)  # type: ignore[attr-defined]
+            self._number = _next_number(self.get_loop())
             return self._number
 
     __eq__ = object.__eq__
@@ -190,7 +199,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if handle.cancelled():
                 self._cancelled_timers -= 1
             else:
-                handle._when = 0.0  # noqa: SLF001  no longer a timer that a cancellation leaves here
+                handle._when = 0.0
                 self._make_ready(handle)
 
     def _make_ready(self, handle: ReadyHandle) -> None:
@@ -217,9 +226,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._cancelled_timers = 0
 
     def _who_waits(self) -> str:
-        tasks = sorted(
-            (task for task in asyncio.all_tasks(self) if not task.done()), key=lambda t: hash(t)
-        )
+        tasks = sorted((task for task in asyncio.all_tasks(self) if not task.done()), key=hash)
         lines = [f"  {task_place(task)}" for task in tasks[:_WAITING_LISTED_MAX]]
         more = len(tasks) - len(lines)
         lines += [f"  ... and {more} more"] if more > 0 else []
@@ -231,14 +238,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         collecting = gc.isenabled()
         gc.disable()
         sys.set_asyncgen_hooks(self._generator_begins, self._generator_is_dropped)
-        before = asyncio.events._get_running_loop()  # noqa: SLF001  the documented way for loops
-        asyncio.events._set_running_loop(self)  # noqa: SLF001
+        before = asyncio.events._get_running_loop()
+        asyncio.events._set_running_loop(self)
         self._running = True
         try:
             yield
         finally:
             self._running = False
-            asyncio.events._set_running_loop(before)  # noqa: SLF001
+            asyncio.events._set_running_loop(before)
             sys.set_asyncgen_hooks(*hooks)
             if collecting:
                 gc.enable()
@@ -249,7 +256,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _generator_is_dropped(self, generator: AsyncGenerator[Any, Any]) -> None:
         process = self._generators.pop(generator, self.world_process)
         if process.alive and not self._closed:
-            process.spawn(generator.aclose())  # type: ignore[arg-type]
+            process.spawn(generator.aclose())
 
     def close(self) -> None:
         """The run is over: let go of all tasks without letting any of them act.
@@ -261,9 +268,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._closed = True
         with self._as_running_loop():
             for task in [*self.graveyard, *asyncio.all_tasks(self)]:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
                 coroutine = task.get_coro()
-                if coroutine is not None and not task.done():
+                if not task.done():
                     try:
                         coroutine.close()
                     except (RuntimeError, ValueError):
