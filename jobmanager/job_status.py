@@ -42,6 +42,7 @@ class JobHistory:
             wall_ms=self._clock.wall_ms(),
         )
         self._changes = [*self._changes[1 - HISTORY_ENTRIES_MAX :], change]
+        _log.info("job state", job=self._job_id, state=state.name, epoch=self._epoch)
 
     def note(self, event: events_pb2.JobEvent) -> None:
         """Something happened: a change of state is kept, and what must run again is logged."""
