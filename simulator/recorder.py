@@ -206,9 +206,7 @@ class RunRecorder:
             if attempt.ended_s is not None:
                 continue
             lives = self._worker(attempt.worker).lives
-            job_ended_s = (
-                self._jobs[attempt.job_id].ended_s if attempt.job_id in self._jobs else None
-            )
+            job = self._jobs.get(attempt.job_id)
             ends: list[tuple[float, AttemptEnd]] = [
                 (until_s, "lost") for _, until_s in lives if until_s is not None
             ]
