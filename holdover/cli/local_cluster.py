@@ -192,6 +192,14 @@ class LocalCluster:
             self._address = f"{host}:{self.options.get('jobmanager.rpc.port') or _free_port()}"
         return self._start_process(JOBMANAGER, _JOBMANAGER_MODULE, {})
 
+    def start_standby(self, index: int) -> int:
+        """Start one more JobManager, `jobmanager-<index>`, at any port, and return its pid at once.
+
+        Whoever of all JobManagers gets the leadership leads; the others wait for it. TaskManagers
+        and clients find the leader by its record.
+        """
+        return self._start_process(f"{JOBMANAGER}-{index}", _JOBMANAGER_MODULE, {}, port="0")
+
     def start_taskmanager(self, index: int) -> int:
         """Start a TaskManager, under the name it had before, and return its pid at once."""
         name = self.taskmanager_name(index)
@@ -216,6 +224,14 @@ class LocalCluster:
     def send_signal(self, name: str, signal_number: int) -> bool:
         """Send any signal, such as SIGSTOP; False when the process is gone."""
         return name in self._processes and self._processes[name].send(signal_number)
+
+    async def wait_for_end(self, name: str, timeout_s: float) -> ExitStatus | None:
+        """Wait until a process has ended, however it came to that. Raises TimeoutError.
+
+        None when somebody else has collected its status, or it never ran.
+        """
+        process = self._processes.get(name)
+        return None if process is None else await process.wait(timeout_s)
 
     async def wait_until_ready(self, taskmanagers: int, timeout_s: float = 30.0) -> None:
         """Wait until the leader is ready and so many TaskManagers are registered.
@@ -246,12 +262,13 @@ class LocalCluster:
     async def stop(self, timeout_s: float = 10.0) -> None:
         """End all processes of the cluster, also those that only descend from one.
 
-        The JobManager goes first, so that it does not take the others' end for a loss. Each gets
+        JobManagers go first, so that they do not take the others' end for a loss. Each gets
         SIGTERM and `timeout_s`, then SIGKILL. Nothing to stop is fine.
         """
-        taskmanagers = [name for name in self._processes if name != JOBMANAGER]
-        for names in ([JOBMANAGER], taskmanagers):
-            ending = [self._processes[name] for name in names if name in self._processes]
+        jobmanagers = [name for name in self._processes if name.startswith(JOBMANAGER)]
+        taskmanagers = [name for name in self._processes if name not in jobmanagers]
+        for names in (jobmanagers, taskmanagers):
+            ending = [self._processes[name] for name in names]
             await _end(ending, signal.SIGTERM, timeout_s)
             await _end(ending, signal.SIGKILL, timeout_s)
         # Task processes end with their TaskManager; whatever remains is found by its mark.
@@ -266,18 +283,20 @@ class LocalCluster:
         if self.directory.exists():
             self._write_record()
 
-    def _start_process(self, name: str, module: str, places: Mapping[str, str]) -> int:
+    def _start_process(
+        self, name: str, module: str, places: Mapping[str, str], port: str | None = None
+    ) -> int:
         recorded = self._processes.get(name)
         if recorded is not None and recorded.is_alive():
             raise LocalClusterError(f"{name} runs already (pid {recorded.pid})")
         self.log_path(name).parent.mkdir(parents=True, exist_ok=True)
-        host, _, port = self._address.rpartition(":")
+        host, _, own_port = self._address.rpartition(":")
         options = {
             **self.options,
             "high-availability.storageDir": str(self.storage_directory),
             **places,
             "jobmanager.rpc.address": host,
-            "jobmanager.rpc.port": port,
+            "jobmanager.rpc.port": port or own_port,
         }
         arguments = [sys.executable, "-P", "-m", module]
         for key, value in options.items():
