@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -23,10 +24,12 @@ from holdover.v1 import (
 )
 from jobmanager.client_service import ClientService
 from jobmanager.dispatcher import Dispatcher
-from jobmanager.job_master import JobServices
+from jobmanager.job_master import JobMaster, JobServices
 from jobmanager.job_store import JobStore
 from jobmanager.leader_state import LeadershipServices, LeaderState
 from jobmanager.resource_manager import ResourceManager, ResourceManagerOptions
+from jobmanager.scheduler.core import Decision
+from jobmanager.scheduler.signals import Signal
 from jobmanager.worker_service import WorkerService
 
 STOP_GRACE_S = 1.0
@@ -67,6 +70,8 @@ class JobManager:
         self._leader_service = leader_service
         self._election: LeaderElection = leader_service.election()
         self._stopping = asyncio.Event()
+        #: See `JobServices.on_step`; set it before `run`.
+        self.on_step: Callable[[JobMaster, Signal, Decision], None] | None = None
 
     @property
     def address(self) -> str:
@@ -171,6 +176,7 @@ class JobManager:
             resources,
             process_age_s=lambda: clock.monotonic_s() - self._started_s,
             leading_age_s=lambda: clock.monotonic_s() - leading_s,
+            on_step=self.on_step,
         )
         dispatcher = Dispatcher(job_services, self._config, supervisor)
         services = LeadershipServices(epoch, dispatcher, resources, store, clock.wall_ms())

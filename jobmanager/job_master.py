@@ -69,6 +69,8 @@ class JobServices:
     #: Seconds for which this process has run, and led, at a monotonic time.
     process_age_s: Callable[[], float]
     leading_age_s: Callable[[], float]
+    #: Told of every step of every job, for those who check them; must change nothing.
+    on_step: Callable[[JobMaster, sig.Signal, Decision], None] | None = None
 
 
 class JobMaster:
@@ -137,9 +139,7 @@ class JobMaster:
         self._run(sig.RecoveryStarted(tuple(previous_workers) if self._recoverable else ()))
 
     async def _replay(self, observer: RecoveryObserver) -> int:
-        """Bring the graph to what the log says; a damaged log is set aside and the job starts
-        anew.
-        """
+        """Bring the graph to what the log says; a damaged log is set aside: the job starts anew."""
         directory = self._services.store.events_directory(self.job_id)
         graph = ExecutionGraph(self.job.graph)
         try:
@@ -193,9 +193,7 @@ class JobMaster:
             self.post(signal)
 
     async def suspend(self) -> None:
-        """This leader stops running the job; nothing of it is deleted, the next leader goes on
-        (P31).
-        """
+        """This leader stops running the job; nothing is deleted, the next one goes on (P31)."""
         self._services.resources.forget_job(self.job_id)
         await self._stop()
 
@@ -264,6 +262,8 @@ class JobMaster:
             return self._fail_internally(error)
         self._reports.handled(signal, before, self._scheduler.graph.state)
         self._note_change()
+        if self._services.on_step is not None:
+            self._services.on_step(self, signal, decision)
         return decision
 
     def _fail_internally(self, error: Exception) -> Decision:
