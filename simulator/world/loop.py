@@ -20,7 +20,7 @@ import itertools
 import random
 import sys
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
@@ -158,7 +158,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Run until the coroutine, which is the world's own, has ended."""
         with self._as_running_loop():
-            main = self.world_process.spawn(work)
+            return self.run_until_complete(self.world_process.spawn(work))
+
+    def run_until_complete(self, future: Awaitable[ResultT]) -> ResultT:
+        """See asyncio. Its `Runner` calls it, so that tests can have this loop."""
+        with self._as_running_loop():
+            main = asyncio.ensure_future(future, loop=self)
             while not main.done():
                 self._step()
             return main.result()
@@ -367,6 +372,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Never."""
         return False
 
+    def set_debug(self, enabled: bool) -> None:
+        """Ignored: debug mode looks at the wall clock."""
+
     def is_running(self) -> bool:
         """Whether `run` runs."""
         return self._running
@@ -392,6 +400,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     async def shutdown_asyncgens(self) -> None:
         """Nothing to do: `close` lets go of everything."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Nothing to do: there are no threads."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override]
         """There are no threads in the world."""

@@ -1,15 +1,59 @@
-"""The arms of the runtime seam. Every suite here runs on each; a new arm joins in this file."""
+"""The arms of the runtime seam. Every suite here runs on each; a new arm joins in this file.
+
+There are two worlds. A test that uses a fixture of `IN_BOTH_WORLDS`, itself or through another
+fixture, runs twice: once on an ordinary event loop ("real"), once on the virtual loop of a new
+simulated world ("simulated"), where `asyncio.sleep` and `asyncio.timeout` of the test itself take
+virtual time. The fixture `world` is that world, or None in the real one; in it the test, and every
+fixture that depends on `world`, runs as the process "test" of the host "test" (`CURRENT`). An arm
+is therefore a fixture that depends on `world` and looks whether it is there:
+
+    @pytest.fixture
+    async def disk_arm(world: World | None, tmp_path: Path) -> DiskArm: ...
+
+A module that has no simulated counterpart yet stays in the real world with
+`pytestmark = pytest.mark.asyncio(loop_factories=["real"])`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import pytest
 
 from holdover.runtime import Disk, Runtime
 from holdover.runtime.real import real_runtime
+from simulator.world.process import CURRENT
 from tests.doubles.power_loss_disk import PowerLossDisk
+
+if TYPE_CHECKING:
+    from simulator.world.world import World
+
+#: Names of the fixtures that exist in both worlds.
+IN_BOTH_WORLDS = ("runtime_arm",)
+
+_WORLDS: WeakKeyDictionary[asyncio.AbstractEventLoop, World] = WeakKeyDictionary()
+
+
+def _loop_of_a_new_world() -> asyncio.AbstractEventLoop:
+    from simulator.world.world import World
+
+    world = World(seed=7)
+    _WORLDS[world.loop] = world
+    return world.loop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Function
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The worlds that a test runs in."""
+    if any(name in item.fixturenames for name in IN_BOTH_WORLDS):
+        return {"real": asyncio.new_event_loop, "simulated": _loop_of_a_new_world}
+    return {"real": asyncio.new_event_loop}
 
 
 @dataclass(frozen=True)
@@ -20,10 +64,22 @@ class DiskArm:
     root: str
 
 
-@pytest.fixture(params=["real"])
-def runtime_arm() -> Runtime:
+@pytest.fixture
+async def world() -> AsyncIterator[World | None]:
+    """The simulated world of the test, which runs in one of its processes; None in the real one."""
+    world = _WORLDS.get(asyncio.get_running_loop())
+    if world is None:
+        yield None
+        return
+    CURRENT.set(world.process(world.host("test"), "test"))
+    yield world
+    assert world.failures == []
+
+
+@pytest.fixture
+async def runtime_arm(world: World | None) -> Runtime:
     """A whole runtime."""
-    return real_runtime()
+    return real_runtime() if world is None else world.runtime(CURRENT.get())
 
 
 @pytest.fixture(params=["real", "power-loss"])

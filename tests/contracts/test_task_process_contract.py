@@ -22,6 +22,8 @@ from holdover.runtime import (
 
 WATCHDOG_S = 10.0
 
+pytestmark = pytest.mark.asyncio(loop_factories=["real"])
+
 
 @pytest.fixture
 def spec(tmp_path: Path) -> TaskProcessSpec:
