@@ -17,6 +17,7 @@ from holdover.api.plan import (
     determinism_value,
 )
 from holdover.api.query import check_query
+from holdover.api.workload import workload_operator
 from holdover.errors import JobGraphError
 from holdover.v1 import job_pb2
 
@@ -103,20 +104,32 @@ class Rows:
 
     def workload(
         self,
-        seconds: float,
-        output_bytes: int = 0,
+        seconds: float | job_pb2.NumberDistribution,
+        output_bytes: int | job_pb2.NumberDistribution = 0,
         *,
+        pass_rows: bool = False,
+        failure_probability: float = 0.0,
+        seed: int = 0,
+        ledger_path: str = "",
         name: str = "workload",
         parallelism: int | None = None,
+        determinism: DeterminismName = "determinate",
     ) -> DataSet:
         """Reads all rows, spends `seconds`, and writes `output_bytes`: for experiments.
 
-        Both are for each subtask; the rows it writes are random numbers, the same in each run.
+        Both are for each subtask. With `pass_rows` each row that it reads leaves once, as its
+        "value" and a payload; otherwise the rows it writes are random numbers, the same in each
+        run. The rest as in `Job.workload`.
         """
-        operator = job_pb2.Operator(
-            name=name,
-            determinism=job_pb2.DETERMINISM_DETERMINATE,
-            workload=job_pb2.Workload(seconds=seconds, output_bytes=output_bytes),
+        operator = workload_operator(
+            name,
+            seconds,
+            output_bytes,
+            pass_rows=pass_rows,
+            failure_probability=failure_probability,
+            seed=seed,
+            ledger_path=ledger_path,
+            determinism=determinism,
         )
         return self._apply(operator, parallelism)
 

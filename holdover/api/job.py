@@ -10,6 +10,7 @@ from holdover.api.assembly import assemble
 from holdover.api.attachments import read_attachment
 from holdover.api.dataset import DataSet, Rows, absolute, apply_sql
 from holdover.api.plan import DeterminismName, Part, Plan
+from holdover.api.workload import workload_operator
 from holdover.config import check_job_option
 from holdover.errors import JobGraphError
 from holdover.v1 import job_pb2
@@ -116,17 +117,38 @@ class Job:
 
     def workload(
         self,
-        seconds: float,
-        output_bytes: int = 0,
+        seconds: float | job_pb2.NumberDistribution,
+        output_bytes: int | job_pb2.NumberDistribution = 0,
         *,
+        rows: int = 0,
+        failure_probability: float = 0.0,
+        seed: int = 0,
+        ledger_path: str = "",
         name: str = "workload",
         parallelism: int | None = None,
+        determinism: DeterminismName = "determinate",
     ) -> DataSet:
-        """Spends `seconds` and writes `output_bytes` in each subtask: for experiments."""
-        operator = job_pb2.Operator(
-            name=name,
-            determinism=job_pb2.DETERMINISM_DETERMINATE,
-            workload=job_pb2.Workload(seconds=seconds, output_bytes=output_bytes),
+        """Spends `seconds` and writes `output_bytes` in each subtask: for experiments.
+
+        Args:
+            seconds: a number, or a distribution that each subtask draws from.
+            output_bytes: the same, in bytes.
+            rows: how many rows with an identity (column "value") each subtask makes, padded to
+                `output_bytes`; 0: random numbers instead.
+            failure_probability: how likely each attempt is to fail, 0 to 1.
+            seed: what all draws depend on.
+            ledger_path: absolute path of a file in which each attempt notes its start and end.
+            determinism: "unordered" and "indeterminate" give each attempt another order of rows.
+        """
+        operator = workload_operator(
+            name,
+            seconds,
+            output_bytes,
+            rows=rows,
+            failure_probability=failure_probability,
+            seed=seed,
+            ledger_path=ledger_path,
+            determinism=determinism,
         )
         return self._begin(operator, parallelism)
 

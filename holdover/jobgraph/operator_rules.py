@@ -21,6 +21,16 @@ COLUMNS_MAX = 10_000
 SAMPLE_ROWS_MAX = 1_000_000
 WORKLOAD_SECONDS_MAX = 7 * 86_400.0
 WORKLOAD_BYTES_MAX = 1 << 40
+WORKLOAD_ROWS_MAX = 100_000_000
+
+#: Parameters of distributions of numbers, with a limit of their own; None: that of the numbers.
+_NUMBER_PARAMETERS: Mapping[str, Mapping[str, float | None]] = {
+    "uniform": {"minimum": None, "maximum": None},
+    "exponential": {"mean": None},
+    "lognormal": {"median": None, "sigma": 10.0},
+    "pareto": {"minimum": None, "alpha": 1_000.0},
+}
+_ALPHA_MIN = 0.1
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _REFERENCE = re.compile(
@@ -192,6 +202,52 @@ def _check_workload(workload: job_pb2.Workload, field: str) -> None:
         raise JobGraphError(
             f"{field}.output_bytes", f"{workload.output_bytes} must be 0 to {WORKLOAD_BYTES_MAX}"
         )
+    if workload.HasField("seconds_distribution"):
+        check_numbers(
+            workload.seconds_distribution, f"{field}.seconds_distribution", WORKLOAD_SECONDS_MAX
+        )
+    if workload.HasField("output_bytes_distribution"):
+        place = f"{field}.output_bytes_distribution"
+        check_numbers(workload.output_bytes_distribution, place, WORKLOAD_BYTES_MAX)
+    if not 0 <= workload.failure_probability <= 1:
+        raise JobGraphError(
+            f"{field}.failure_probability", f"{workload.failure_probability} must be 0 to 1"
+        )
+    if not 0 <= workload.rows <= WORKLOAD_ROWS_MAX:
+        raise JobGraphError(f"{field}.rows", f"{workload.rows} must be 0 to {WORKLOAD_ROWS_MAX}")
+    if workload.rows and workload.pass_rows:
+        raise JobGraphError(
+            f"{field}.pass_rows", "must be unset where rows are made: a workload does one of them"
+        )
+    if workload.ledger_path:
+        check_path(workload.ledger_path, f"{field}.ledger_path")
+
+
+def check_numbers(numbers: job_pb2.NumberDistribution, field: str, number_max: float) -> None:
+    """Raises JobGraphError unless the parameters describe numbers; draws above `number_max` are
+    cut to it.
+    """
+    kind = numbers.WhichOneof("kind")
+    if kind is None:
+        raise JobGraphError(
+            field, "is empty: set constant, uniform, exponential, lognormal or pareto"
+        )
+    field = f"{field}.{kind}"
+    if kind == "constant":
+        _check_number(numbers.constant, field, number_max)
+        return
+    distribution = getattr(numbers, kind)
+    for name, limit in _NUMBER_PARAMETERS[kind].items():
+        _check_number(getattr(distribution, name), f"{field}.{name}", limit or number_max)
+    if kind == "uniform" and numbers.uniform.minimum > numbers.uniform.maximum:
+        raise JobGraphError(f"{field}.maximum", f"{numbers.uniform.maximum} is below minimum")
+    if kind == "pareto" and numbers.pareto.alpha < _ALPHA_MIN:
+        raise JobGraphError(f"{field}.alpha", f"{numbers.pareto.alpha} is below {_ALPHA_MIN}")
+
+
+def _check_number(number: float, field: str, number_max: float) -> None:
+    if not (math.isfinite(number) and 0 <= number <= number_max):
+        raise JobGraphError(field, f"{number} must be 0 to {number_max:g}")
 
 
 def _check_sink(sink: job_pb2.Sink, field: str) -> None:

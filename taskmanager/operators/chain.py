@@ -55,7 +55,7 @@ def _open(
         return open_sql(context, operator.name, operator.sql, by_number)
     if kind == "workload":
         read = list(inputs.values()) if chained is None else [chained]
-        return open_workload(context, operator.workload, read)
+        return open_workload(context, operator, read)
     upstream = _first_input(chained, inputs)
     if kind == "function":
         return open_function(context, operator.name, operator.function, upstream)

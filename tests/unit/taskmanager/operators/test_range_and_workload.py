@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from holdover.v1.job_pb2 import KeySample, Operator, RangeBoundaries, Workload
+from holdover.v1.job_pb2 import (
+    DETERMINISM_UNORDERED,
+    KeySample,
+    Operator,
+    RangeBoundaries,
+    Workload,
+)
 from shuffle.errors import MissingKeyColumn
-from taskmanager.operators.errors import TaskCancelled
+from taskmanager.operators.errors import JobError, TaskCancelled
+from taskmanager.operators.workload import WorkloadFailed
 from tests.unit.taskmanager.operators.chain_harness import operator_context, run_chain, stream_of
 
 
@@ -62,3 +71,60 @@ def test_a_workload_ends_its_wait_when_it_is_cancelled(tmp_path: Path) -> None:
         threading.Timer(0.05, context.cancellation.request).start()
         with pytest.raises(TaskCancelled):
             run_chain(context, [Operator(workload=Workload(seconds=60))])
+
+
+def passing(**fields: object) -> Operator:
+    return Operator(name="w", workload=Workload(pass_rows=True, **fields))  # type: ignore[arg-type]
+
+
+def test_row_identities_are_padded_to_the_bytes_that_were_drawn(tmp_path: Path) -> None:
+    operator = Operator(workload=Workload(rows=1_000, output_bytes=3_000_007))
+    with operator_context(tmp_path) as context:
+        found = run_chain(context, [operator])
+    assert found["value"].to_pylist() == [2 * 2**32 + i for i in range(1_000)]
+    lengths = [len(text) for text in found["payload"].to_pylist()]
+    assert sum(lengths) + 8 * 1_000 == 3_000_007
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_identities_pass_once_with_a_payload_of_their_own(tmp_path: Path) -> None:
+    ids = [5, 2**40, 7]
+    table = pa.table({"payload": ["long"] * 3, "value": pa.array(ids, pa.int64())})
+    found = run(tmp_path, passing(output_bytes=27), table)
+    assert found["value"].to_pylist() == ids
+    assert [len(text) for text in found["payload"].to_pylist()] == [1, 1, 1]
+    assert run(tmp_path, passing(output_bytes=9), table.slice(0, 0)).num_rows == 0
+
+
+def test_what_has_no_identities_cannot_be_passed_on(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match=r"'w' hands on column 'value' \(int64\), but reads \[k"):
+        run(tmp_path, passing(), pa.table({"k": [1]}))
+
+
+def test_each_attempt_of_an_unordered_workload_has_another_order(tmp_path: Path) -> None:
+    operator = Operator(workload=Workload(rows=3), determinism=DETERMINISM_UNORDERED)
+    with operator_context(tmp_path) as context:
+        found = run_chain(context, [operator])["value"].to_pylist()
+    assert [value % 2**32 for value in found] == [1, 2, 0]
+
+
+def test_a_workload_fails_when_it_draws_so(tmp_path: Path) -> None:
+    with (
+        pytest.raises(WorkloadFailed, match="probability 1"),
+        operator_context(tmp_path) as context,
+    ):
+        run_chain(context, [Operator(workload=Workload(failure_probability=1))])
+
+
+def test_the_ledger_has_a_line_for_the_start_and_the_end_of_each_attempt(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    operators = [
+        Operator(workload=Workload(ledger_path=str(path), failure_probability=probability))
+        for probability in (0, 1)
+    ]
+    for operator in operators:
+        with suppress(WorkloadFailed), operator_context(tmp_path) as context:
+            run_chain(context, [operator])
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["started", "finished", "started", "failed"]
+    assert lines[0].items() >= {"job": "job", "vertex": "v0", "subtask": 2, "attempt": 1}.items()
