@@ -16,13 +16,14 @@ LONG_MODULES: dict[str, str] = {}
 
 # Where clock, randomness, disk, network, threads and processes may be touched: the runtime itself,
 # the code that runs inside task processes (with the partition files and Flight streams that they
-# share with the TaskManager), and three places that read what their user names: the command, the
-# configuration file, the files attached to a job.
+# share with the TaskManager), and places that read what their user names: the command, the
+# configuration file, the scenario file, the files attached to a job.
 OPEN_DOORS = (
     "holdover/runtime/*",
     "holdover/api/attachments.py",
     "holdover/cli/*",
     "holdover/config/file.py",
+    "simulator/scenario_file.py",
     "shuffle/environment.py",
     "shuffle/flight*.py",
     "shuffle/partition_file*.py",
@@ -39,6 +40,10 @@ CLOSED_DOORS = ("taskmanager/task_executor*.py",)
 def _of(module: str, names: str) -> tuple[str, ...]:
     return tuple(f"{module}.{name}" for name in names.split())
 
+
+# The simulator draws from sources that a seed determines; all other doors are closed there too.
+SEEDED = "random.Random"
+SEEDED_DOORS = ("simulator/*",)
 
 # Dotted names behind a door. A name stands for itself and for everything below it.
 DOORS: dict[str, tuple[str, ...]] = {
@@ -140,6 +145,8 @@ def doors_are_closed(source: Source) -> Iterator[Finding]:
             door = _door(name) if name else None
         else:
             continue
+        if name == SEEDED and _matches(source.path, SEEDED_DOORS):
+            door = _unseeded_door(node)
         if name and door and (node.lineno, door) not in seen:
             seen.add((node.lineno, door))
             yield Finding(source.path, node.lineno, f"{name} {door}: take it from Runtime")
@@ -154,7 +161,13 @@ def _called_door(call: ast.Call, names: dict[str, str]) -> tuple[str | None, str
         return name, None if read_from == "pyarrow.BufferReader" else "touches the disk"
     if isinstance(call.func, ast.Attribute) and call.func.attr in DOOR_METHODS:
         return f".{call.func.attr}", DOOR_METHODS[call.func.attr]
-    return None, None
+    return (name, _door(name)) if name == SEEDED else (None, None)
+
+
+def _unseeded_door(node: ast.AST) -> str | None:
+    """A source of chance without a seed takes one from the operating system."""
+    unseeded = isinstance(node, ast.Call) and not node.args and not node.keywords
+    return _door(SEEDED) if unseeded else None
 
 
 def order_is_decided(source: Source) -> Iterator[Finding]:

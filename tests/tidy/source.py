@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SHIPPED_PACKAGES = ("holdover", "jobmanager", "taskmanager", "shuffle")
+SHIPPED_PACKAGES = ("holdover", "jobmanager", "taskmanager", "shuffle", "simulator")
 TEXT_SUFFIXES = frozenset(
     {"", ".cfg", ".ini", ".json", ".lock", ".md", ".proto", ".py", ".sh", ".sql", ".toml", ".txt"}
     | {".yaml", ".yml"}
