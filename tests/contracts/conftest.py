@@ -28,7 +28,7 @@ import pytest
 from holdover.runtime import Disk, Runtime
 from holdover.runtime.real import real_runtime
 from simulator.world.process import CURRENT
-from tests.doubles.power_loss_disk import PowerLossDisk
+from simulator.world.storage import SimulatedStorage
 
 if TYPE_CHECKING:
     from simulator.world.world import World
@@ -87,6 +87,6 @@ async def disk_arm(request: pytest.FixtureRequest, tmp_path: Path) -> DiskArm:
     """The disk of a runtime, or a double of it."""
     if request.param == "real":
         return DiskArm(real_runtime().disk, str(tmp_path))
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await disk.make_directories("/disk")
     return DiskArm(disk, "/disk")

@@ -14,7 +14,7 @@ import pytest
 from holdover.coordination.file_leader import FileLeaderElection, FileLeaderRetrieval
 from holdover.coordination.leader import LeaderElection, LeaderRecord, LeaderRetrieval
 from holdover.runtime.real import real_runtime
-from tests.doubles.power_loss_disk import PowerLossDisk
+from simulator.world.storage import SimulatedStorage
 
 POLL_INTERVAL_S = 0.02
 WATCHDOG_S = 5.0
@@ -37,7 +37,7 @@ class LeaderArm:
 async def leader_arm(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LeaderArm]:
     runtime = real_runtime()
     if request.param == "file-on-power-loss-disk":
-        runtime = dataclasses.replace(runtime, disk=PowerLossDisk())
+        runtime = dataclasses.replace(runtime, disk=SimulatedStorage())
     arm = LeaderArm(
         lambda: FileLeaderElection(runtime, str(tmp_path), POLL_INTERVAL_S),
         FileLeaderRetrieval(runtime, str(tmp_path), POLL_INTERVAL_S),

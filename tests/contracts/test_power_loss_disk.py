@@ -6,11 +6,11 @@ import errno
 
 import pytest
 
-from tests.doubles.power_loss_disk import PowerLoss, PowerLossDisk, Unsynced
+from simulator.world.storage import PowerLoss, SimulatedStorage, Unsynced
 
 
-async def disk_with_root(unsynced: Unsynced = "dropped") -> PowerLossDisk:
-    disk = PowerLossDisk(unsynced)
+async def disk_with_root(unsynced: Unsynced = "dropped") -> SimulatedStorage:
+    disk = SimulatedStorage(unsynced)
     await disk.make_directories("/d")
     return disk
 

@@ -13,18 +13,18 @@ from holdover.coordination.file_leader import FileLeaderElection, FileLeaderRetr
 from holdover.coordination.leader import LeaderStateDamaged
 from holdover.runtime import Runtime, StorageNotWritable
 from holdover.runtime.real import real_runtime
-from tests.doubles.power_loss_disk import PowerLoss, PowerLossDisk
+from simulator.world.storage import PowerLoss, SimulatedStorage
 
 POLL_INTERVAL_S = 0.02
 
 
 @pytest.fixture
-def disk() -> PowerLossDisk:
-    return PowerLossDisk()
+def disk() -> SimulatedStorage:
+    return SimulatedStorage()
 
 
 @pytest.fixture
-def runtime(disk: PowerLossDisk) -> Runtime:
+def runtime(disk: SimulatedStorage) -> Runtime:
     return dataclasses.replace(real_runtime(), disk=disk)
 
 
@@ -35,7 +35,9 @@ async def lead_once(runtime: Runtime) -> int:
     return leadership.epoch
 
 
-async def test_epochs_grow_wherever_the_power_is_cut(runtime: Runtime, disk: PowerLossDisk) -> None:
+async def test_epochs_grow_wherever_the_power_is_cut(
+    runtime: Runtime, disk: SimulatedStorage
+) -> None:
     """P04: an epoch that was acted on is never given out again."""
     acted_on = [await lead_once(runtime)]
     cuts_in_time = 0
@@ -52,7 +54,7 @@ async def test_epochs_grow_wherever_the_power_is_cut(runtime: Runtime, disk: Pow
 
 
 async def test_a_lost_epoch_file_does_not_bring_an_epoch_back(
-    runtime: Runtime, disk: PowerLossDisk
+    runtime: Runtime, disk: SimulatedStorage
 ) -> None:
     first = await lead_once(runtime)
     await disk.remove("/ha/leader/epoch")
@@ -61,7 +63,7 @@ async def test_a_lost_epoch_file_does_not_bring_an_epoch_back(
 
 @pytest.mark.parametrize("name", ["epoch", "record.json"])
 async def test_damaged_state_is_named_and_not_guessed_at(
-    runtime: Runtime, disk: PowerLossDisk, name: str
+    runtime: Runtime, disk: SimulatedStorage, name: str
 ) -> None:
     await lead_once(runtime)
     disk.overwrite(f"/ha/leader/{name}", b"\0\0\0")
@@ -80,7 +82,7 @@ async def test_damaged_state_is_named_and_not_guessed_at(
     ],
 )
 async def test_storage_that_cannot_be_written_is_named(
-    runtime: Runtime, disk: PowerLossDisk, operation: str, error: int
+    runtime: Runtime, disk: SimulatedStorage, operation: str, error: int
 ) -> None:
     disk.fail(operation, error)
     with pytest.raises(StorageNotWritable, match="storage directory /ha/leader is not") as raised:
@@ -90,7 +92,7 @@ async def test_storage_that_cannot_be_written_is_named(
 
 
 async def test_a_larger_epoch_in_the_file_ends_the_leadership(
-    runtime: Runtime, disk: PowerLossDisk
+    runtime: Runtime, disk: SimulatedStorage
 ) -> None:
     election = FileLeaderElection(runtime, "/ha", POLL_INTERVAL_S)
     leadership = await election.campaign("jm:1")
@@ -102,7 +104,7 @@ async def test_a_larger_epoch_in_the_file_ends_the_leadership(
 
 
 async def test_a_leader_stays_leader_while_storage_is_out_of_reach(
-    runtime: Runtime, disk: PowerLossDisk
+    runtime: Runtime, disk: SimulatedStorage
 ) -> None:
     """P33."""
     election = FileLeaderElection(runtime, "/ha", POLL_INTERVAL_S)
@@ -113,7 +115,7 @@ async def test_a_leader_stays_leader_while_storage_is_out_of_reach(
     await election.step_down()
 
 
-async def test_a_follower_goes_on_after_errors(runtime: Runtime, disk: PowerLossDisk) -> None:
+async def test_a_follower_goes_on_after_errors(runtime: Runtime, disk: SimulatedStorage) -> None:
     await lead_once(runtime)
     disk.fail("read", errno.EIO, times=3)
     async with asyncio.timeout(5):

@@ -24,7 +24,7 @@ from jobmanager.job_store import JobStore
 from jobmanager.resource_manager import ResourceManager
 from jobmanager.scheduler import signals as sig
 from jobmanager.worker_connection import CancelOrder, DeployOrder, Order, ReleaseOrder
-from tests.doubles.power_loss_disk import PowerLossDisk
+from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.scheduler.job_graphs import HASH, connect, source, stage
 
 ROOT = "/storage"
@@ -63,7 +63,7 @@ def three_sinks(job_id: str = "job") -> job_pb2.JobGraph:
 class InstantTaskManager:
     """One TaskManager whose tasks take no time; it stages files for sinks, on the same disk."""
 
-    disk: PowerLossDisk
+    disk: SimulatedStorage
     worker_id: str = "tm-0"
     data_address: str = "127.0.0.1:1"
     slots: int = 4

@@ -15,7 +15,7 @@ from holdover.runtime.real import real_runtime
 from holdover.v1 import archive_pb2, common_pb2, job_pb2, jobmanager_pb2
 from holdover.v1.jobmanager_pb2_grpc import JobManagerStub
 from jobmanager.client_service import ClientService, Context
-from tests.doubles.power_loss_disk import PowerLossDisk
+from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.leader_lives import InstantTaskManager, three_sinks
 from tests.unit.jobmanager.leader_server import SHORT, serving
 from tests.unit.jobmanager.scheduler.job_graphs import HASH, connect, source, stage
@@ -41,7 +41,7 @@ class AcknowledgesTooLate(ClientService):
 
 async def test_a_submission_that_was_acknowledged_too_late_is_one_job_though_it_is_over() -> None:
     """P43: the client's retries meet a job that runs, or that has ended meanwhile."""
-    taskmanager = InstantTaskManager(PowerLossDisk())
+    taskmanager = InstantTaskManager(SimulatedStorage())
     async with serving(taskmanager, AcknowledgesTooLate) as it:
         assert await it.client.submit(three_sinks()) == "job"
         assert (await it.client.wait("job")).state == FINISHED
@@ -50,7 +50,7 @@ async def test_a_submission_that_was_acknowledged_too_late_is_one_job_though_it_
 
 async def test_a_job_that_is_over_is_refused_in_words_to_who_submits_it_anew() -> None:
     """P44: it must not look as if it had run again."""
-    async with serving(InstantTaskManager(PowerLossDisk())) as it:
+    async with serving(InstantTaskManager(SimulatedStorage())) as it:
         await it.client.submit(three_sinks())
         await it.client.wait("job")
         with pytest.raises(RequestRefused, match=r"already ended \(FINISHED\).*another job id"):
@@ -59,7 +59,7 @@ async def test_a_job_that_is_over_is_refused_in_words_to_who_submits_it_anew() -
 
 async def test_a_leader_that_loads_its_jobs_never_says_that_one_is_unknown() -> None:
     """P46: also not to a client that polls from its first moment; afterwards it may."""
-    async with serving(InstantTaskManager(PowerLossDisk()), in_office=False) as it:
+    async with serving(InstantTaskManager(SimulatedStorage()), in_office=False) as it:
         async with real_runtime().network.channel(it.state.address) as channel:
             request = jobmanager_pb2.DescribeJobRequest(job_id="job")
             for _ in range(20):
@@ -81,7 +81,7 @@ async def test_a_graph_with_a_cycle_is_refused() -> None:
     )
     for producer, consumer in (("s", "a"), ("b", "a"), ("a", "b")):
         connect(graph, producer, consumer, HASH, 1)
-    async with serving(InstantTaskManager(PowerLossDisk())) as it:
+    async with serving(InstantTaskManager(SimulatedStorage())) as it:
         with pytest.raises(InvalidJob, match="cycle"):
             await it.client.submit(graph)
 
@@ -99,7 +99,7 @@ async def test_messages_that_are_no_submission_are_refused_by_field() -> None:
     """INVALID_ARGUMENT, and the name of what is wrong."""
     request, header = jobmanager_pb2.SubmitJobRequest, jobmanager_pb2.SubmitHeader
     graph = three_sinks().SerializeToString()
-    async with serving(InstantTaskManager(PowerLossDisk())) as it:
+    async with serving(InstantTaskManager(SimulatedStorage())) as it:
         address = it.state.address
         assert "header:" in await send(address, request(chunk=graph))
         announced = header(job_id="job", graph_bytes=len(graph) + 1)
@@ -114,7 +114,7 @@ async def test_messages_that_are_no_submission_are_refused_by_field() -> None:
 async def test_lists_of_any_size_come_in_messages_below_the_limit() -> None:
     """P53: failed jobs with long tracebacks, more than one message can carry."""
     count = 400
-    async with serving(InstantTaskManager(PowerLossDisk())) as it:
+    async with serving(InstantTaskManager(SimulatedStorage())) as it:
         for index in range(count):
             failure = common_pb2.Failure(message="failed", traceback=LONG_TRACEBACK)
             status = jobmanager_pb2.JobStatus(
@@ -131,7 +131,7 @@ async def test_an_answer_over_the_limit_is_an_error_and_not_asked_for_again(
 ) -> None:
     """P53: RESOURCE_EXHAUSTED is not retried unchanged."""
     monkeypatch.setattr("jobmanager.client_service.PAGE_BYTES_MAX", 1 << 40)
-    async with serving(InstantTaskManager(PowerLossDisk())) as it:
+    async with serving(InstantTaskManager(SimulatedStorage())) as it:
         for index in range(300):
             failure = common_pb2.Failure(traceback=LONG_TRACEBACK)
             status = jobmanager_pb2.JobStatus(job_id=f"job-{index}", state=FAILED, failure=failure)
@@ -147,7 +147,7 @@ async def test_a_job_with_5000_tasks_is_described() -> None:
     job = job_pb2.JobGraph(job_id="job", name="job", vertices=[source("s", 2500), stage("m", 2500)])
     job.vertices[0].operators[0].source.sequence.end = 2500
     connect(job, "s", "m", HASH, 2500)
-    taskmanager = InstantTaskManager(PowerLossDisk(), hangs=frozenset({"s"}))
+    taskmanager = InstantTaskManager(SimulatedStorage(), hangs=frozenset({"s"}))
     async with serving(taskmanager) as it:
         await it.client.submit(job)
 
@@ -165,7 +165,7 @@ async def test_a_job_with_5000_tasks_is_described() -> None:
 async def test_a_client_that_finds_no_ready_leader_in_time_says_so() -> None:
     """P46: "not ready" is an answer of its own."""
     impatient = type(SHORT)(call_s=0.2, search_s=0.3, failover_s=0.3)
-    it = serving(InstantTaskManager(PowerLossDisk()), timeouts=impatient, in_office=False)
+    it = serving(InstantTaskManager(SimulatedStorage()), timeouts=impatient, in_office=False)
     async with it as leader:
         with pytest.raises(NotReady, match="does not answer yet"):
             await leader.client.list_jobs()

@@ -15,7 +15,7 @@ from holdover.v1 import common_pb2, job_pb2
 from jobmanager.dispatcher import JobEndedAlready, LeaderEnds, TooLateToCancel
 from jobmanager.job_store import JobAlreadyEnded
 from jobmanager.scheduler import signals as sig
-from tests.doubles.power_loss_disk import PowerLossDisk, Unsynced
+from simulator.world.storage import SimulatedStorage, Unsynced
 from tests.unit.jobmanager.leader_lives import (
     OUTPUTS,
     PARALLELISM,
@@ -79,7 +79,7 @@ async def is_complete(leader: Leader) -> None:
     assert staged == []
 
 
-async def published(disk: PowerLossDisk) -> dict[str, bytes]:
+async def published(disk: SimulatedStorage) -> dict[str, bytes]:
     """What a reader of the output directories sees."""
     files = await disk.glob("/out/*/job/*")
     return {file.path: await disk.read(file.path) for file in files}
@@ -87,7 +87,7 @@ async def published(disk: PowerLossDisk) -> dict[str, bytes]:
 
 def test_a_job_runs_each_subtask_once_and_is_over_for_good() -> None:
     """Nothing fails (P44: a resubmission is refused in words)."""
-    taskmanager = InstantTaskManager(PowerLossDisk())
+    taskmanager = InstantTaskManager(SimulatedStorage())
     assert live(taskmanager, 1, in_office(submit, to_the_end, is_complete))
     assert len(taskmanager.ran) == SUBTASKS
     assert taskmanager.held == {}
@@ -100,7 +100,7 @@ def life_with_a_cut(cut: int) -> tuple[InstantTaskManager, bool, bool]:
 
     (The TaskManager, whether the life came to its end, whether the end marker was durable.)
     """
-    taskmanager = InstantTaskManager(PowerLossDisk(UNSYNCED[cut % len(UNSYNCED)]))
+    taskmanager = InstantTaskManager(SimulatedStorage(UNSYNCED[cut % len(UNSYNCED)]))
     disk = taskmanager.disk
 
     async def cut_later(_: Leader) -> None:
@@ -143,7 +143,7 @@ def test_a_power_cut_after_any_system_call_of_a_job_leaves_it_to_end_as_if_there
 def test_an_acknowledged_job_exists_when_the_power_goes_with_the_acknowledgement(seed: int) -> None:
     """P42: some jobs at once; the power goes 0 ms after one of the acknowledgements."""
     chance = random.Random(seed)
-    taskmanager = InstantTaskManager(PowerLossDisk(chance.choice(UNSYNCED)))
+    taskmanager = InstantTaskManager(SimulatedStorage(chance.choice(UNSYNCED)))
     names = [f"job-{index}" for index in range(chance.randint(1, 5))]
     cut_at = chance.randint(1, len(names))
     acknowledged: list[str] = []
@@ -171,7 +171,7 @@ def test_an_acknowledged_job_exists_when_the_power_goes_with_the_acknowledgement
 
 def test_concurrent_and_repeated_submissions_are_one_job_over_a_failover() -> None:
     """P43"""
-    taskmanager = InstantTaskManager(PowerLossDisk(), hangs=frozenset({"m"}))
+    taskmanager = InstantTaskManager(SimulatedStorage(), hangs=frozenset({"m"}))
 
     async def many_times(leader: Leader) -> None:
         submissions = (leader.dispatcher.submit(three_sinks()) for _ in range(5))
@@ -195,7 +195,7 @@ def test_concurrent_and_repeated_submissions_are_one_job_over_a_failover() -> No
 def test_a_submission_whose_client_has_gone_is_carried_through() -> None:
     """P43: the call is cancelled while the job is being stored; the retry finds a job that runs."""
 
-    class SlowDisk(PowerLossDisk):
+    class SlowDisk(SimulatedStorage):
         storing = asyncio.Event()
         stored = asyncio.Event()
 
@@ -222,7 +222,7 @@ def test_a_submission_whose_client_has_gone_is_carried_through() -> None:
 
 def test_a_leader_that_ends_does_not_begin_the_job_that_it_stores() -> None:
     """P31, P42: the submission is refused for now, and the job is there for the next leader."""
-    taskmanager = InstantTaskManager(PowerLossDisk())
+    taskmanager = InstantTaskManager(SimulatedStorage())
 
     async def end_meanwhile(leader: Leader) -> None:
         await leader.dispatcher.suspend()
@@ -244,7 +244,7 @@ def test_a_clean_up_that_fails_is_repeated_while_the_other_jobs_go_on(
 ) -> None:
     """P44: the delete fails three times; the end is told at once, and tasks do not run again."""
     monkeypatch.setattr("jobmanager.job_files.RETRY_DELAY_S", 0.01)
-    taskmanager = InstantTaskManager(PowerLossDisk())
+    taskmanager = InstantTaskManager(SimulatedStorage())
 
     async def with_failing_delete(leader: Leader) -> None:
         leader.disk.fail("remove_tree", errno.EIO, f"{ROOT}/jobs/job", times=3)
@@ -266,7 +266,7 @@ def test_the_clean_up_of_a_leader_before_is_completed_by_the_next(
     next one as well.
     """
     monkeypatch.setattr("jobmanager.dispatcher.CLEAN_UP_RETRY_S", 0.01)
-    taskmanager = InstantTaskManager(PowerLossDisk())
+    taskmanager = InstantTaskManager(SimulatedStorage())
     taskmanager.disk.fail("remove_tree", errno.EIO, f"{ROOT}/jobs/job", times=4)
 
     async def until_told(leader: Leader) -> None:
@@ -283,7 +283,7 @@ def test_the_clean_up_of_a_leader_before_is_completed_by_the_next(
 
 def test_a_registration_that_meets_the_end_of_a_job_is_answered() -> None:
     """P22: a TaskManager must not wait for a job that is over."""
-    taskmanager = InstantTaskManager(PowerLossDisk(), hangs=frozenset({"s"}))
+    taskmanager = InstantTaskManager(SimulatedStorage(), hangs=frozenset({"s"}))
 
     async def register_at_the_end(leader: Leader) -> None:
         await submit(leader)
@@ -302,7 +302,7 @@ def test_a_registration_that_meets_the_end_of_a_job_is_answered() -> None:
 
 def test_a_leader_with_another_configuration_knows_the_job_again() -> None:
     """P43: what options the leader adds is not what makes two submissions differ."""
-    taskmanager = InstantTaskManager(PowerLossDisk(), hangs=frozenset({"s"}))
+    taskmanager = InstantTaskManager(SimulatedStorage(), hangs=frozenset({"s"}))
 
     async def known(leader: Leader) -> None:
         config = leader.dispatcher._config
@@ -317,7 +317,7 @@ def test_a_leader_with_another_configuration_knows_the_job_again() -> None:
 
 def test_bad_graphs_are_refused_before_anything_is_stored() -> None:
     """Each names the field; nothing of it is on the disk."""
-    taskmanager = InstantTaskManager(PowerLossDisk())
+    taskmanager = InstantTaskManager(SimulatedStorage())
     occupied = three_sinks()
     missing = job_pb2.JobGraph(job_id="job", name="job")
     missing.vertices.add(vertex_id="s", name="s", parallelism=1).operators.add(
@@ -349,7 +349,7 @@ CANCELED = common_pb2.JOB_STATE_CANCELED
 def test_a_cancelled_job_stays_cancelled_wherever_the_power_goes_afterwards() -> None:
     """P47: the answer comes when the wish is durable; a second cancel is told that it has ended."""
     for cut in range(1, 200):
-        taskmanager = InstantTaskManager(PowerLossDisk(), hangs=frozenset({"m"}))
+        taskmanager = InstantTaskManager(SimulatedStorage(), hangs=frozenset({"m"}))
 
         async def cancel(leader: Leader) -> None:
             await leader.dispatcher.cancel("job")
@@ -375,7 +375,7 @@ def test_a_cancelled_job_stays_cancelled_wherever_the_power_goes_afterwards() ->
 
 def test_a_cancel_that_comes_when_the_output_is_being_published_is_refused() -> None:
     """Also one that was asked for just before: it is never answered as if it had been heeded."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     taskmanager = InstantTaskManager(disk)
 
     async def cancel_all_the_time(leader: Leader) -> None:

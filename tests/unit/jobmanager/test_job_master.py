@@ -11,7 +11,7 @@ from holdover.v1 import archive_pb2, common_pb2, jobmanager_pb2
 from jobmanager import job_master
 from jobmanager.job_store import JobStore
 from jobmanager.scheduler.scheduler import Scheduler
-from tests.doubles.power_loss_disk import PowerLossDisk
+from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.leader_lives import ROOT, InstantTaskManager, Leader, live, three_sinks
 
 FINISHED, FAILED = common_pb2.JOB_STATE_FINISHED, common_pb2.JOB_STATE_FAILED
@@ -25,14 +25,14 @@ async def submitted(leader: Leader, *job_ids: str) -> None:
         await leader.dispatcher.submit(three_sinks(job_id))
 
 
-async def visible(disk: PowerLossDisk) -> list[str]:
+async def visible(disk: SimulatedStorage) -> list[str]:
     """What a reader of the output directories sees."""
     return [file.path for file in await disk.glob("/out/*/*/*")]
 
 
 def test_nothing_is_published_while_the_intent_is_not_durable() -> None:
     """P45, P06: the log cannot be written for a while; the job says so, waits, and then ends."""
-    taskmanager = InstantTaskManager(PowerLossDisk())
+    taskmanager = InstantTaskManager(SimulatedStorage())
     disk = taskmanager.disk
 
     async def life(leader: Leader) -> None:
@@ -63,7 +63,7 @@ def test_a_defect_of_the_scheduler_fails_its_job_alone(monkeypatch: pytest.Monke
         return handle(scheduler, signal)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Scheduler, "handle", broken)
-    taskmanager = InstantTaskManager(PowerLossDisk())
+    taskmanager = InstantTaskManager(SimulatedStorage())
 
     async def life(leader: Leader) -> None:
         await submitted(leader, "bad", "good")
@@ -94,7 +94,7 @@ def test_an_end_that_cannot_be_recorded_is_recorded_later_as_it_was(
         await archive(store, job)
 
     monkeypatch.setattr(JobStore, "archive", broken)
-    taskmanager = InstantTaskManager(PowerLossDisk())
+    taskmanager = InstantTaskManager(SimulatedStorage())
 
     async def life(leader: Leader) -> None:
         await submitted(leader, "job")
@@ -107,7 +107,7 @@ def test_an_end_that_cannot_be_recorded_is_recorded_later_as_it_was(
 
 def test_the_end_is_seen_by_nobody_before_it_is_durable() -> None:
     """P44: while the end marker cannot be written, the job has not ended."""
-    taskmanager = InstantTaskManager(PowerLossDisk())
+    taskmanager = InstantTaskManager(SimulatedStorage())
     disk = taskmanager.disk
 
     async def life(leader: Leader) -> None:
@@ -148,7 +148,7 @@ def test_a_job_without_recovery_starts_anew_and_ends_right_wherever_it_was_cut()
         assert len(await visible(leader.disk)) == 9
 
     for cut in range(1, 1000):
-        taskmanager = InstantTaskManager(PowerLossDisk())
+        taskmanager = InstantTaskManager(SimulatedStorage())
         survived = live(taskmanager, 1, life)
         ended = asyncio.run(taskmanager.disk.stat(f"{ROOT}/archive/job.pb")) is not None
         ran = len(taskmanager.ran)

@@ -16,7 +16,7 @@ from holdover.v1.job_pb2 import AttachedFile, JobGraph
 from holdover.v1.jobmanager_pb2 import JobStatus, ResultFile, VertexStatus
 from jobmanager.checked_file import StoredFileDamaged, publish_checked, read_checked
 from jobmanager.job_store import BrokenJob, JobAlreadyEnded, JobStore, StoredJob, graph_digest
-from tests.doubles.power_loss_disk import PowerLoss, PowerLossDisk
+from simulator.world.storage import PowerLoss, SimulatedStorage
 
 ROOT = "/storage"
 
@@ -41,7 +41,7 @@ def ended(job_id: str = "job-1", wall_ms: int = 7) -> ArchivedJob:
 
 
 async def opened(
-    disk: PowerLossDisk | LocalDisk, root: str = ROOT, archives: int = 1000
+    disk: SimulatedStorage | LocalDisk, root: str = ROOT, archives: int = 1000
 ) -> JobStore:
     store = JobStore(disk, root, archives_max=archives)
     await store.open()
@@ -52,14 +52,14 @@ async def stored(store: JobStore, job: JobGraph) -> bool:
     return await store.store(job, submitted_wall_ms=5, leader_epoch=2)
 
 
-def lose_power(disk: PowerLossDisk) -> None:
+def lose_power(disk: SimulatedStorage) -> None:
     disk.power_loss()
     disk.power_on()
 
 
 async def test_a_stored_job_survives_a_power_loss_whole() -> None:
     """P42, P49."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     assert await stored(await opened(disk), graph())
     lose_power(disk)
     jobs = await (await opened(disk)).load_all()
@@ -69,7 +69,7 @@ async def test_a_stored_job_survives_a_power_loss_whole() -> None:
 async def test_a_power_cut_anywhere_leaves_the_whole_job_or_none() -> None:
     """P04, P42: cut after every system call of a submission."""
     for cut in range(1, 100):
-        disk = PowerLossDisk(unsynced="torn")
+        disk = SimulatedStorage(unsynced="torn")
         store = await opened(disk)
         disk.cut_after_mutation(cut)
         acknowledged = True
@@ -90,7 +90,7 @@ async def test_a_power_cut_anywhere_leaves_the_whole_job_or_none() -> None:
 
 async def test_the_same_job_is_stored_once_and_another_under_its_id_is_refused() -> None:
     """P43."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     assert await stored(await opened(disk), graph())
     store = await opened(disk)
     assert not await stored(store, graph())
@@ -100,7 +100,7 @@ async def test_the_same_job_is_stored_once_and_another_under_its_id_is_refused()
 
 async def test_a_refused_submission_leaves_nothing() -> None:
     """P49."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     store = await opened(disk)
     disk.fail("publish", errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
@@ -115,7 +115,7 @@ async def test_a_refused_submission_leaves_nothing() -> None:
 )
 async def test_a_broken_job_stops_no_other_and_is_kept(damage: bytes) -> None:
     """P10."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     store = await opened(disk)
     for job_id in ("a", "b", "c"):
         await stored(store, graph(job_id))
@@ -131,7 +131,7 @@ async def test_a_broken_job_stops_no_other_and_is_kept(damage: bytes) -> None:
 
 
 async def test_every_changed_byte_of_a_graph_is_noticed() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     store = await opened(disk)
     await stored(store, graph())
     path = f"{ROOT}/jobs/job-1/graph.pb"
@@ -144,7 +144,7 @@ async def test_every_changed_byte_of_a_graph_is_noticed() -> None:
 
 async def test_events_without_a_graph_are_no_new_job() -> None:
     """P09."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     store = await opened(disk)
     await stored(store, graph())
     await disk.make_directories(store.events_directory("job-1"))
@@ -159,7 +159,7 @@ async def test_events_without_a_graph_are_no_new_job() -> None:
 
 async def test_an_ended_job_is_only_cleaned_up_however_often_that_fails() -> None:
     """P44."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     store = await opened(disk)
     await stored(store, graph())
     await stored(store, graph("other"))
@@ -179,7 +179,7 @@ async def test_an_ended_job_is_only_cleaned_up_however_often_that_fails() -> Non
 async def test_a_power_cut_between_the_end_marker_and_clean_up_never_runs_the_job_again() -> None:
     """P44."""
     for cut in range(1, 100):
-        disk = PowerLossDisk()
+        disk = SimulatedStorage()
         store = await opened(disk)
         await stored(store, graph())
         disk.cut_after_mutation(cut)
@@ -203,7 +203,7 @@ async def test_a_power_cut_between_the_end_marker_and_clean_up_never_runs_the_jo
 
 async def test_an_ended_id_is_refused_in_words() -> None:
     """P44."""
-    store = await opened(PowerLossDisk())
+    store = await opened(SimulatedStorage())
     await store.archive(ended())
     for job, same in ((graph(), True), (graph(name="another"), False)):
         with pytest.raises(JobAlreadyEnded, match=r"already ended \(FINISHED\)") as error:
@@ -213,7 +213,7 @@ async def test_an_ended_id_is_refused_in_words() -> None:
 
 async def test_a_damaged_end_marker_does_not_make_the_job_run_again() -> None:
     """P44."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     store = await opened(disk)
     await stored(store, graph())
     await store.archive(ended())
@@ -224,7 +224,7 @@ async def test_a_damaged_end_marker_does_not_make_the_job_run_again() -> None:
 
 
 async def test_archives_are_listed_newest_first_and_the_oldest_go() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     store = await opened(disk, archives=3)
     for number in range(5):
         await store.archive(ended(f"job-{number}", wall_ms=number))
@@ -236,7 +236,7 @@ async def test_archives_are_listed_newest_first_and_the_oldest_go() -> None:
 
 async def test_an_old_end_marker_stays_until_the_job_is_cleaned_up() -> None:
     """P44: without it the job would run again."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     store = await opened(disk, archives=1)
     await stored(store, graph("old"))
     await store.archive(ended("old", wall_ms=1))
@@ -248,7 +248,7 @@ async def test_an_old_end_marker_stays_until_the_job_is_cleaned_up() -> None:
 
 
 async def test_recovery_attempts_are_counted_durably_until_cleared() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     store = await opened(disk)
     await stored(store, graph())
     for expected in (1, 2, 3):
@@ -264,7 +264,7 @@ async def test_recovery_attempts_are_counted_durably_until_cleared() -> None:
 
 
 async def test_known_workers_are_a_hint_that_may_be_lost() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     store = await opened(disk)
     assert await store.read_workers() == []
     await store.write_workers(["tm-b", "tm-a"])
@@ -295,7 +295,7 @@ async def test_what_a_crash_left_of_a_publish_is_removed_at_the_start(tmp_path: 
 
 async def test_a_checked_file_is_refused_beyond_its_bound_and_from_a_newer_version() -> None:
     """P07."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await publish_checked(disk, "/file", b"payload")
     assert await read_checked(disk, "/file", 7) == b"payload"
     with pytest.raises(StoredFileDamaged, match="more than the 6 allowed"):

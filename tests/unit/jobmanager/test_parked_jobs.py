@@ -10,7 +10,7 @@ import pytest
 from holdover.errors import JobNotFound, StorageError
 from holdover.v1 import common_pb2
 from jobmanager.dispatcher import RECOVERY_ATTEMPTS_MAX, JobEndedAlready
-from tests.doubles.power_loss_disk import PowerLossDisk
+from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.leader_lives import (
     PARALLELISM,
     ROOT,
@@ -44,7 +44,7 @@ def killed_while_recovering(lives: int) -> InstantTaskManager:
 
     The first leader has submitted both.
     """
-    taskmanager = InstantTaskManager(PowerLossDisk(), hangs=frozenset({"m"}))
+    taskmanager = InstantTaskManager(SimulatedStorage(), hangs=frozenset({"m"}))
 
     async def first(leader: Leader) -> None:
         await leader.take_office()

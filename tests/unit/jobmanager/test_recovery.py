@@ -15,7 +15,7 @@ from jobmanager.job_store import RECOVERY_REPORTS_MAX, JobStore
 from jobmanager.recovery import RecoveryObserver
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.reconciliation import WAIT_TIMER
-from tests.doubles.power_loss_disk import PowerLossDisk
+from simulator.world.storage import SimulatedStorage
 from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld
 from tests.unit.jobmanager.leader_lives import ROOT, InstantTaskManager, Leader, live, three_sinks
 from tests.unit.jobmanager.scheduler.job_graphs import chain
@@ -235,7 +235,7 @@ def test_only_the_first_deployment_counts() -> None:
 # Storage
 
 
-async def opened(disk: PowerLossDisk) -> JobStore:
+async def opened(disk: SimulatedStorage) -> JobStore:
     store = JobStore(disk, ROOT)
     await store.open()
     await store.store(three_sinks(), submitted_wall_ms=1, leader_epoch=1)
@@ -243,7 +243,7 @@ async def opened(disk: PowerLossDisk) -> JobStore:
 
 
 async def test_reports_survive_a_loss_of_power() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     store = await opened(disk)
     assert await store.read_recovery_reports("job") == []
     reports = [Report(leader_epoch=2, early_end=True), Report(leader_epoch=3)]
@@ -254,7 +254,7 @@ async def test_reports_survive_a_loss_of_power() -> None:
 
 
 async def test_only_the_newest_reports_are_kept() -> None:
-    store = await opened(PowerLossDisk())
+    store = await opened(SimulatedStorage())
     reports = [Report(leader_epoch=epoch) for epoch in range(1, RECOVERY_REPORTS_MAX + 6)]
     await store.write_recovery_reports("job", reports)
     kept = await store.read_recovery_reports("job")
@@ -262,14 +262,14 @@ async def test_only_the_newest_reports_are_kept() -> None:
 
 
 async def test_reports_that_are_too_large_give_up_the_oldest() -> None:
-    store = await opened(PowerLossDisk())
+    store = await opened(SimulatedStorage())
     reports = [Report(leader_epoch=i, restarted_reason="x" * (6 << 20)) for i in (1, 2, 3)]
     await store.write_recovery_reports("job", reports)
     assert [r.leader_epoch for r in await store.read_recovery_reports("job")] == [2, 3]
 
 
 async def test_a_damaged_file_is_named() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     store = await opened(disk)
     await store.write_recovery_reports("job", [Report(leader_epoch=2)])
     disk.overwrite(REPORTS, b"no reports")
@@ -292,7 +292,7 @@ async def reports_stored(leader: Leader, epochs: Sequence[int]) -> None:
 
 def half_done() -> InstantTaskManager:
     """The first leader takes the job, and its sources finish; nothing else ever does."""
-    taskmanager = InstantTaskManager(PowerLossDisk(), hangs=frozenset("m"))
+    taskmanager = InstantTaskManager(SimulatedStorage(), hangs=frozenset("m"))
 
     async def first(leader: Leader) -> None:
         await leader.take_office()

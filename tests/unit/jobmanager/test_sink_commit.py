@@ -15,7 +15,7 @@ from jobmanager.sink_commit import (
     remove_staging,
     staging_directory,
 )
-from tests.doubles.power_loss_disk import PowerLoss, PowerLossDisk
+from simulator.world.storage import PowerLoss, SimulatedStorage
 
 OUTPUTS = ("/out/a", "/out/b", "/out/c")
 COMPLETE = {
@@ -24,7 +24,7 @@ COMPLETE = {
 }
 
 
-async def staged(disk: PowerLossDisk) -> list[StagedFile]:
+async def staged(disk: SimulatedStorage) -> list[StagedFile]:
     """Two files for each of three sinks, and what a failed attempt has left."""
     files = []
     for path in OUTPUTS:
@@ -44,13 +44,13 @@ async def staged(disk: PowerLossDisk) -> list[StagedFile]:
     return files
 
 
-async def visible(disk: PowerLossDisk) -> dict[str, bytes]:
+async def visible(disk: SimulatedStorage) -> dict[str, bytes]:
     """What a reader sees."""
     return {file.path: await disk.read(file.path) for file in await disk.glob("/out/*/*")}
 
 
 async def test_all_files_are_published_then_the_marks_and_nothing_else_is_left() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     files = await staged(disk)
     assert await missing_staged_files(disk, files) == ()
     disk.operations.clear()
@@ -70,7 +70,7 @@ async def test_all_files_are_published_then_the_marks_and_nothing_else_is_left()
 async def test_a_commit_that_was_cut_anywhere_is_completed_by_the_next(unsynced: str) -> None:
     """A mark is never seen without the output of all sinks, however often the power goes."""
     for cut in range(1, 200):
-        disk = PowerLossDisk(unsynced)  # type: ignore[arg-type]
+        disk = SimulatedStorage(unsynced)  # type: ignore[arg-type]
         files = await staged(disk)
         disk.cut_after_mutation(cut)
         try:
@@ -92,7 +92,7 @@ async def test_a_commit_that_was_cut_anywhere_is_completed_by_the_next(unsynced:
 
 @pytest.mark.parametrize("renamed", range(6))
 async def test_an_error_of_storage_leaves_a_commit_that_can_be_repeated(renamed: int) -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     files = await staged(disk)
     disk.fail("rename", errno.EIO, skip=renamed)
     with pytest.raises(OSError, match="error"):
@@ -104,7 +104,7 @@ async def test_an_error_of_storage_leaves_a_commit_that_can_be_repeated(renamed:
 
 async def test_a_staged_file_that_is_gone_or_of_another_size_is_missing() -> None:
     """P34: its subtask must run again before anything is published."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     files = await staged(disk)
     await disk.remove(files[1].staged_path)
     disk.overwrite(files[4].staged_path, b"cut")
@@ -113,7 +113,7 @@ async def test_a_staged_file_that_is_gone_or_of_another_size_is_missing() -> Non
 
 
 async def test_a_commit_whose_file_is_neither_staged_nor_published_is_impossible() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     files = await staged(disk)
     await disk.remove(files[5].staged_path)
     with pytest.raises(CommitImpossible, match="/out/c/part-1 cannot be published"):
@@ -122,7 +122,7 @@ async def test_a_commit_whose_file_is_neither_staged_nor_published_is_impossible
 
 
 async def test_output_of_somebody_else_is_never_mixed_with() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     files = await staged(disk)
     await disk.publish("/out/b/part-7", b"of another job")
     assert await foreign_file(disk, OUTPUTS) == "/out/b/part-7"
@@ -132,7 +132,7 @@ async def test_output_of_somebody_else_is_never_mixed_with() -> None:
 
 
 async def test_staging_of_another_job_is_not_touched() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await staged(disk)
     await disk.make_directories(staging_directory("/out/a", "other"))
     await remove_staging(disk, "job", OUTPUTS)

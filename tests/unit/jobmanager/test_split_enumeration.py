@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdover.v1 import job_pb2
 from jobmanager import split_enumeration
 from jobmanager.split_enumeration import SourceUnreadable, enumerate_splits, source_files
-from tests.doubles.power_loss_disk import PowerLossDisk
+from simulator.world.storage import SimulatedStorage
 
 PARQUET = b"PAR1" + bytes(100) + b"PAR1"
 
@@ -33,8 +33,8 @@ def sequence(start: int, end: int) -> job_pb2.Source:
     return job_pb2.Source(sequence=job_pb2.SequenceSource(start=start, end=end))
 
 
-async def disk_with(**files: bytes) -> PowerLossDisk:
-    disk = PowerLossDisk()
+async def disk_with(**files: bytes) -> SimulatedStorage:
+    disk = SimulatedStorage()
     await disk.make_directories("/in")
     for name, data in files.items():
         await disk.publish(f"/in/{name}", data)
@@ -77,7 +77,7 @@ async def test_csv_files_are_not_cut() -> None:
 async def test_a_sequence_is_cut_without_gap_or_overlap(
     start: int, length: int, wanted: int
 ) -> None:
-    splits = await enumerate_splits(PowerLossDisk(), sequence(start, start + length), wanted, 1)
+    splits = await enumerate_splits(SimulatedStorage(), sequence(start, start + length), wanted, 1)
     assert (splits[0].start, splits[-1].end) == (start, start + length)
     assert all(before.end == after.start for before, after in pairwise(splits))
     assert len(splits) == max(1, min(wanted, length))

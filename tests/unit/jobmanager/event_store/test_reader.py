@@ -13,7 +13,7 @@ from jobmanager.event_store import (
     read_log,
     set_aside,
 )
-from tests.doubles.power_loss_disk import PowerLossDisk
+from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.event_store.event_logs import (
     DIRECTORY,
     JOB_ID,
@@ -27,14 +27,14 @@ from tests.unit.jobmanager.event_store.event_logs import (
 
 
 async def test_no_log_is_an_empty_log() -> None:
-    found, findings = await replayed(PowerLossDisk())
+    found, findings = await replayed(SimulatedStorage())
     assert found == []
     assert findings.is_empty
 
 
 async def test_a_torn_last_record_costs_that_record_only() -> None:
     """P01."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     data, whole = segment(numbers(0, 5)), len(segment(numbers(0, 4)))
     for cut in range(whole, len(data)):
         await put(disk, data[:cut])
@@ -45,7 +45,7 @@ async def test_a_torn_last_record_costs_that_record_only() -> None:
 
 async def test_damage_before_the_end_names_file_and_offset() -> None:
     """P03."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     data, at = segment(numbers(0, 5)), len(segment(numbers(0, 1)))
     for damaged in (
         data[: at + 15] + b"\xff" + data[at + 16 :],
@@ -79,7 +79,7 @@ def log_of_three_leaders(size: int) -> list[tuple[int, int, bytes]]:
 # Every byte of a small log; in a large one cuts that come to lie at every place of a frame.
 @pytest.mark.parametrize(("size", "step"), [(72, 1), (420, 23)])
 async def test_every_prefix_of_the_log_is_a_prefix_of_history(size: int, step: int) -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     events_before = 0
     for epoch, index, data in log_of_three_leaders(size):
         await put(disk, b"", epoch, index)
@@ -103,7 +103,7 @@ async def test_no_changed_byte_shortens_history_by_more_than_the_last_record() -
         numbers(0, 4), epoch=3, first=105, replayed=104, durable=104, is_snapshot=True
     )
     for log in (rolled, [(3, 0, snapshot + tail)], [(3, 0, snapshot)]):
-        disk = PowerLossDisk()
+        disk = SimulatedStorage()
         for epoch, index, data in log:
             await put(disk, data, epoch, index)
         whole, _ = await replayed(disk)
@@ -123,7 +123,7 @@ async def test_no_changed_byte_shortens_history_by_more_than_the_last_record() -
 
 
 async def test_a_missing_segment_is_damage() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await put(disk, segment(numbers(0, 3)), index=0)
     await put(disk, segment(numbers(6, 9), index=2, first=7), index=2)
     with pytest.raises(LogDamaged, match=r"begins with record 7.*end with record 3"):
@@ -131,14 +131,14 @@ async def test_a_missing_segment_is_damage() -> None:
 
 
 async def test_a_log_without_its_beginning_is_damage() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await put(disk, segment(numbers(3, 6), index=1, first=4), index=1)
     with pytest.raises(LogDamaged, match="a segment is missing"):
         await replayed(disk)
 
 
 async def test_a_torn_tail_that_the_same_leader_wrote_past_is_damage() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await put(disk, segment(numbers(0, 3))[:-1])
     await put(disk, segment(numbers(2, 5), index=1, first=3), index=1)
     with pytest.raises(LogDamaged, match="cut off, though"):
@@ -146,7 +146,7 @@ async def test_a_torn_tail_that_the_same_leader_wrote_past_is_damage() -> None:
 
 
 async def test_a_torn_tail_of_an_older_leader_is_normal() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await put(disk, segment(numbers(0, 3))[:-1])
     await put(disk, segment(numbers(2, 5), epoch=2, first=3, replayed=2), epoch=2)
     found, findings = await replayed(disk)
@@ -157,7 +157,7 @@ async def test_a_torn_tail_of_an_older_leader_is_normal() -> None:
 
 async def test_what_an_older_leader_appends_late_is_ignored() -> None:
     """Records, segments and even snapshots of a leader that does not know it was replaced."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await put(disk, segment(numbers(0, 5)))
     await put(disk, segment(numbers(70, 80), index=1, first=6), index=1)
     late_snapshot = segment(numbers(90, 99), index=2, first=20, durable=15, is_snapshot=True)
@@ -171,7 +171,7 @@ async def test_what_an_older_leader_appends_late_is_ignored() -> None:
 
 
 async def test_a_snapshot_supersedes_all_before_it_even_damage() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await put(disk, b"rubbish" + segment(numbers(70, 80)))
     snapshot = segment(numbers(0, 3), epoch=2, first=40, is_snapshot=True)
     await put(disk, snapshot + frame(numbers(3, 4)[0], 45, 2), epoch=2)
@@ -182,7 +182,7 @@ async def test_a_snapshot_supersedes_all_before_it_even_damage() -> None:
 
 
 async def test_an_incomplete_snapshot_leaves_the_log_before_it_in_force() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await put(disk, segment(numbers(0, 3)))
     snapshot = segment(numbers(0, 3), index=1, first=9, durable=3, is_snapshot=True)
     await put(disk, snapshot[:-3], index=1)
@@ -192,7 +192,7 @@ async def test_an_incomplete_snapshot_leaves_the_log_before_it_in_force() -> Non
 
 
 async def test_an_incomplete_snapshot_without_the_log_before_it_is_damage() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     snapshot = segment(numbers(0, 3), index=1, first=9, durable=3, is_snapshot=True)
     await put(disk, snapshot[:-3], index=1)
     with pytest.raises(LogDamaged, match="record 3 was durable"):
@@ -201,7 +201,7 @@ async def test_an_incomplete_snapshot_without_the_log_before_it_is_damage() -> N
 
 async def test_an_unknown_event_type_is_named_and_nothing_is_touched() -> None:
     """P07."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     unknown = JobEvent.FromString(b"\xba\x3e\x00")  # field 999
     data = segment([*numbers(0, 2), unknown, *numbers(2, 4)])
     await put(disk, data)
@@ -215,7 +215,7 @@ async def test_a_newer_format_is_refused_by_name_and_nothing_is_touched() -> Non
     """P07."""
     import google_crc32c
 
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     preamble = b"HOLDOVER\x07\x00\x04\x00"
     data = preamble + google_crc32c.value(preamble).to_bytes(4, "little") + b"what ever"
     await put(disk, data)
@@ -225,7 +225,7 @@ async def test_a_newer_format_is_refused_by_name_and_nothing_is_touched() -> Non
 
 
 async def test_a_segment_of_another_job_or_place_is_damage() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await put(disk, segment(numbers(0, 1), job_id="job-2"))
     with pytest.raises(LogDamaged, match="belongs to job 'job-2'"):
         await replayed(disk)
@@ -235,7 +235,7 @@ async def test_a_segment_of_another_job_or_place_is_damage() -> None:
 
 
 async def test_a_log_set_aside_is_kept_and_no_longer_replayed() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     data = segment(numbers(0, 3))
     await put(disk, data)
     assert await set_aside(disk, DIRECTORY) == [path() + ".damaged"]
@@ -247,7 +247,7 @@ async def test_a_log_set_aside_is_kept_and_no_longer_replayed() -> None:
 
 
 async def test_reading_for_people_shows_snapshot_marks_from_a_sequence_on() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await put(disk, segment(numbers(0, 2), first=10, is_snapshot=True))
     contents = await read_log(disk, DIRECTORY, job_id=JOB_ID, from_sequence=12)
     kinds = [record.event.WhichOneof("kind") for record in contents.records]
@@ -256,7 +256,7 @@ async def test_reading_for_people_shows_snapshot_marks_from_a_sequence_on() -> N
 
 async def test_an_empty_segment_is_the_trace_of_a_crash_at_its_creation() -> None:
     """P04: the name may be durable before the content."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await put(disk, segment(numbers(0, 2)))
     await put(disk, bytes(200), index=1)
     found, findings = await replayed(disk)

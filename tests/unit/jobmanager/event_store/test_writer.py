@@ -25,7 +25,7 @@ from jobmanager.event_store import (
     JobEventWriter,
     replay,
 )
-from tests.doubles.power_loss_disk import PowerLoss, PowerLossDisk
+from simulator.world.storage import PowerLoss, SimulatedStorage
 from tests.unit.jobmanager.event_store.event_logs import (
     DIRECTORY,
     JOB_ID,
@@ -54,11 +54,11 @@ def is_degraded(status: EventStoreStatus) -> bool:
     return status.mode is EventStoreMode.DEGRADED
 
 
-def count(disk: PowerLossDisk, operation: str) -> int:
+def count(disk: SimulatedStorage, operation: str) -> int:
     return sum(1 for name, _ in disk.operations if name == operation)
 
 
-class HangingDisk(PowerLossDisk):
+class HangingDisk(SimulatedStorage):
     """Writes hang while `hangs` is set."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class HangingDisk(PowerLossDisk):
 
 async def test_appending_touches_no_disk_and_a_flush_is_one_write_and_one_sync() -> None:
     """P08."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     leader = Leader(disk, settings=PATIENT)
     for number in range(1000):
         leader.record(number)
@@ -90,7 +90,7 @@ async def test_appending_touches_no_disk_and_a_flush_is_one_write_and_one_sync()
 
 async def test_the_interval_a_full_buffer_and_a_request_each_cause_a_flush() -> None:
     """P08."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     for settings in (
         EventWriterSettings(flush_interval_s=0.01),
         EventWriterSettings(flush_interval_s=3600, buffer_bytes=100),
@@ -109,7 +109,7 @@ async def test_the_interval_a_full_buffer_and_a_request_each_cause_a_flush() -> 
 
 async def test_syncs_are_bounded_by_intervals_and_full_buffers() -> None:
     """P08: a stream of events in many loop steps."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     leader = Leader(disk, settings=EventWriterSettings(flush_interval_s=3600, buffer_bytes=8192))
     for number in range(2000):
         leader.record(number)
@@ -121,7 +121,7 @@ async def test_syncs_are_bounded_by_intervals_and_full_buffers() -> None:
 
 
 async def test_segments_roll_and_replay_in_order() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     leader = Leader(disk, settings=EventWriterSettings(segment_bytes_max=200))
     for number in range(30):
         leader.record(number)
@@ -135,7 +135,7 @@ async def test_segments_roll_and_replay_in_order() -> None:
 @pytest.mark.parametrize("operation", ["write", "sync", "open_append", "sync_directory"])
 async def test_after_an_error_a_fresh_segment_begins_with_a_snapshot(operation: str) -> None:
     """P02: the handle that failed is never used again, and nothing on it is called durable."""
-    disk = PowerLossDisk(unsynced="torn")
+    disk = SimulatedStorage(unsynced="torn")
     leader = Leader(disk, settings=PATIENT)
     if operation in ("write", "sync"):
         leader.record(0)
@@ -162,7 +162,7 @@ async def test_a_full_disk_is_visible_bounded_quiet_and_left_behind(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """P06."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     disk.fail("write", errno.ENOSPC, skip=3, times=1_000_000)
     leader = Leader(disk, settings=replace(PATIENT, buffer_bytes_max=10_000))
     for number in range(3000):
@@ -176,7 +176,7 @@ async def test_a_full_disk_is_visible_bounded_quiet_and_left_behind(
         await leader.writer.flush(timeout_s=0.05)
     full, _ = await replayed(disk)
     assert full == leader.state[: len(full)]
-    disk._faults.clear()
+    disk.faults.heal()
     await leader.writer.flush()
     assert (await replayed(disk))[0] == leader.state
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -219,7 +219,7 @@ async def test_a_disk_that_hangs_for_ever_takes_no_more_than_two_calls() -> None
 
 async def test_a_bug_in_the_snapshot_is_visible_and_the_loop_goes_on() -> None:
     """P05."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     calls: list[int] = []
 
     def snapshot() -> Sequence[JobEvent]:
@@ -241,7 +241,7 @@ async def test_a_bug_in_the_snapshot_is_visible_and_the_loop_goes_on() -> None:
 
 async def test_back_pressure_ends_when_the_buffer_is_written() -> None:
     leader = Leader(
-        PowerLossDisk(),
+        SimulatedStorage(),
         settings=EventWriterSettings(flush_interval_s=3600, buffer_bytes_max=100),
     )
     leader.record(0)
@@ -257,7 +257,7 @@ async def test_back_pressure_ends_when_the_buffer_is_written() -> None:
 
 
 async def test_a_caller_that_ignores_back_pressure_costs_a_snapshot_not_memory() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     leader = Leader(
         disk, settings=EventWriterSettings(flush_interval_s=3600, buffer_bytes_max=1000)
     )
@@ -272,7 +272,7 @@ async def test_a_caller_that_ignores_back_pressure_costs_a_snapshot_not_memory()
 
 
 async def test_an_event_that_cannot_be_written_is_refused_at_once() -> None:
-    leader = Leader(PowerLossDisk())
+    leader = Leader(SimulatedStorage())
     event = numbered(1)
     event.vertex_reset.vertex_id = "v" * (16 * 1024 * 1024)
     with pytest.raises(EventTooLarge, match="at most 16777216"):
@@ -284,7 +284,7 @@ async def test_an_event_that_cannot_be_written_is_refused_at_once() -> None:
 
 
 async def test_compaction_leaves_one_segment_with_the_present_state() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     leader = Leader(disk, settings=EventWriterSettings(segment_bytes_max=100))
     for number in range(20):
         leader.record(number)
@@ -298,7 +298,7 @@ async def test_compaction_leaves_one_segment_with_the_present_state() -> None:
 
 
 async def test_a_log_does_not_grow_with_the_number_of_its_leaders() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     for epoch in range(1, 20):
         leader = await next_leader(disk, epoch)
         leader.record(epoch)
@@ -309,7 +309,7 @@ async def test_a_log_does_not_grow_with_the_number_of_its_leaders() -> None:
 
 
 async def test_a_deposed_leader_adds_nothing_to_its_successors_log() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     old = Leader(disk, 1)
     old.record(1)
     await old.writer.flush()
@@ -326,7 +326,7 @@ async def test_a_deposed_leader_adds_nothing_to_its_successors_log() -> None:
 
 
 async def test_a_deposed_leader_is_ignored_even_where_it_had_written_nothing_before() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     old = Leader(disk, 1)
     new = await next_leader(disk, 2)
     new.record(2)
@@ -340,7 +340,7 @@ async def test_a_deposed_leader_is_ignored_even_where_it_had_written_nothing_bef
 
 
 async def test_what_a_dead_process_did_not_sync_is_synced_before_anybody_builds_on_it() -> None:
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await disk.make_directories(DIRECTORY)
     await (await disk.open_append(path())).write(segment([numbered(1), numbered(2)]))
     leader = await next_leader(disk, 2)
@@ -356,7 +356,7 @@ async def test_what_a_dead_process_did_not_sync_is_synced_before_anybody_builds_
 
 async def test_what_a_reader_knows_of_a_fresh_start_is_not_mixed_with_an_older_log() -> None:
     """A job that starts from its beginning, over segments that held nothing."""
-    disk = PowerLossDisk()
+    disk = SimulatedStorage()
     await put(disk, segment([])[:20])
     leader = await next_leader(disk, 1)
     leader.record(1)
@@ -368,7 +368,7 @@ async def test_what_a_reader_knows_of_a_fresh_start_is_not_mixed_with_an_older_l
 async def test_no_power_cut_takes_what_was_flushed_nor_invents_anything(unsynced: str) -> None:
     """P14: the power goes after every single mutation, twice in a row; the log goes on."""
     for cut in range(1, 200):
-        disk = PowerLossDisk(unsynced=unsynced)  # type: ignore[arg-type]
+        disk = SimulatedStorage(unsynced=unsynced)  # type: ignore[arg-type]
         flushed, recorded = await live_until_the_cut(disk, 1, cut)
         if recorded is None:
             return
@@ -385,7 +385,7 @@ async def test_no_power_cut_takes_what_was_flushed_nor_invents_anything(unsynced
 
 
 async def live_until_the_cut(
-    disk: PowerLossDisk, epoch: int, cut: int
+    disk: SimulatedStorage, epoch: int, cut: int
 ) -> tuple[int, list[int] | None]:
     """A leader's life; the events it knows to be durable, and all it recorded if it was cut."""
     leader = await next_leader(disk, epoch, EventWriterSettings(segment_bytes_max=150))
