@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PlainSerializer,
@@ -24,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from simulator.model import Model
 from simulator.quantities import (
     Bytes,
     Fraction,
@@ -92,20 +91,6 @@ VictimsField = Annotated[
 ]
 
 
-class Model(BaseModel):
-    """A part of a scenario: immutable, and a field that it does not have is an error."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        validate_default=True,
-        validate_by_name=True,
-        validate_by_alias=True,
-        serialize_by_alias=True,
-        hide_input_in_errors=True,
-    )
-
-
 # ------------------------------------------------------------------ when
 
 
@@ -147,15 +132,15 @@ _WHENS = ("stage", "job", "jobs", "fault")
 def _when_tag(value: Any) -> str:
     for name in _WHENS:
         if (name in value) if isinstance(value, dict) else hasattr(value, name):
-            return name
-    return "stage"
+            return f"when {name}"
+    return "when stage"
 
 
 When = Annotated[
-    Annotated[StageFinished, Tag("stage")]
-    | Annotated[JobIs, Tag("job")]
-    | Annotated[JobsAre, Tag("jobs")]
-    | Annotated[FaultMade, Tag("fault")],
+    Annotated[StageFinished, Tag("when stage")]
+    | Annotated[JobIs, Tag("when job")]
+    | Annotated[JobsAre, Tag("when jobs")]
+    | Annotated[FaultMade, Tag("when fault")],
     Discriminator(_when_tag),
 ]
 

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from holdover import ids
 from holdover.config import OPTIONS, Configuration, check_job_option
 from holdover.errors import ConfigurationError
-from simulator.fault_kinds import Fault, FaultMade, JobIs, Model, StageFinished, Victims
+from simulator.fault_kinds import Fault, FaultMade, JobIs, StageFinished, Victims
+from simulator.model import FieldRefused, Model
 from simulator.quantities import (
     Bytes,
     BytesDistribution,
@@ -58,14 +65,6 @@ DECIDED_OPTIONS = {
 }
 
 
-class OptionRefused(ValueError):
-    """An option of a scenario that is wrong; `key` names it."""
-
-    def __init__(self, message: str, key: str) -> None:
-        super().__init__(message)
-        self.key = key
-
-
 class ClusterSpec(Model):
     """The processes, and how they come back.
 
@@ -91,7 +90,7 @@ class ClusterSpec(Model):
     def _racks_are_filled(self) -> ClusterSpec:
         if self.racks > self.taskmanagers:
             raise ValueError(
-                f"{self.racks} racks for {self.taskmanagers} TaskManagers: some would be empty"
+                f"has {self.racks} racks for {self.taskmanagers} TaskManagers: some would be empty"
             )
         return self
 
@@ -135,6 +134,11 @@ class StageSpec(Model):
     def _adaptive_is_none(cls, value: object) -> object:
         return None if value == "adaptive" else value
 
+    @model_serializer(mode="wrap")
+    def _with_inputs(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Left out, they would be read as the stage before this one.
+        return {**fields(self), "inputs": list(self.inputs)}
+
 
 class JobSpec(Model):
     """A job: stages, or a stored JobGraph.
@@ -164,7 +168,7 @@ class JobSpec(Model):
         linked: dict[str, StageSpec] = {}
         for stage in stages:
             if stage.name in linked:
-                raise ValueError(f"two stages are named {stage.name!r}: rename one")
+                raise ValueError(f"holds two stages {stage.name!r}: rename one")
             follows = linked and "inputs" not in stage.model_fields_set
             inputs = (list(linked)[-1],) if follows else stage.inputs
             linked[stage.name] = stage.model_copy(update={"inputs": inputs})
@@ -178,7 +182,7 @@ class JobSpec(Model):
             try:
                 check_job_option(key, text, "the scenario")
             except ConfigurationError as error:
-                raise OptionRefused(str(error), key) from None
+                raise FieldRefused(str(error), (key,)) from None
         return options
 
     @model_validator(mode="after")
@@ -197,21 +201,21 @@ def _check_stage(stage: StageSpec, earlier: dict[str, StageSpec]) -> None:
     for name in stage.inputs:
         if name not in earlier:
             raise ValueError(
-                f"stage {stage.name!r} reads {name!r}, which is no stage before it"
+                f"has a stage {stage.name!r} that reads {name!r}, which is no stage before it"
                 + (nearest(name, list(earlier)) if earlier else "")
             )
         if stage.exchange != "forward":
             continue
         if stage.parallelism not in (None, earlier[name].parallelism):
             raise ValueError(
-                f"stage {stage.name!r} has {stage.parallelism} subtasks, but {name!r}, which"
-                f" forwards to it, has {earlier[name].parallelism or 'an adaptive number'}:"
+                f"gives {stage.name!r} {stage.parallelism} subtasks, but {name!r}, which forwards"
+                f" to it, has {earlier[name].parallelism or 'an adaptive number'}:"
                 " leave out the `parallelism` of the former"
             )
     if not stage.inputs and stage.parallelism is None:
-        raise ValueError(f"stage {stage.name!r} has no input: say its `parallelism`")
+        raise ValueError(f"has a stage {stage.name!r} without inputs: say its `parallelism`")
     if len(set(stage.inputs)) != len(stage.inputs):
-        raise ValueError(f"stage {stage.name!r} names one of its inputs twice")
+        raise ValueError(f"has a stage {stage.name!r} that names an input twice")
 
 
 class NetworkSpec(Model):
@@ -246,7 +250,7 @@ class Scenario(Model):
     name: Annotated[str, Field(min_length=1, max_length=80)] = "scenario"
     description: str = ""
     cluster: ClusterSpec = ClusterSpec()
-    jobs: tuple[JobSpec, ...] = Field(min_length=1, max_length=JOBS_MAX)
+    jobs: tuple[JobSpec, ...] = Field(max_length=JOBS_MAX)
     #: Options of the cluster, as in its configuration file.
     options: dict[str, str] = Field(default_factory=dict)
     faults: tuple[Fault, ...] = Field(default=(), max_length=FAULTS_MAX)
@@ -266,68 +270,78 @@ class Scenario(Model):
     @field_validator("jobs")
     @classmethod
     def _jobs_have_names(cls, jobs: tuple[JobSpec, ...]) -> tuple[JobSpec, ...]:
+        if not jobs:
+            raise ValueError("is empty: describe at least one job")
         for name, count in Counter(job.name for job in jobs).items():
             if count > 1:
-                raise ValueError(f"{count} jobs are named {name!r}: give each a `name` of its own")
+                raise ValueError(f"holds {count} jobs {name!r}: give each a `name` of its own")
         return jobs
 
     @model_validator(mode="after")
     def _faults_name_what_there_is(self) -> Scenario:
-        fault_ids = [fault.id for fault in self.faults if fault.id is not None]
+        seen: list[str] = []
         for position, fault in enumerate(self.faults):
-            where = f"faults[{position}] ({fault.kind})"
-            self._check_when(fault, where, fault_ids)
+            if fault.id is not None and fault.id in seen:
+                raise FieldRefused(
+                    "is another fault's too: choose another", ("faults", position, "id")
+                )
+            seen += [] if fault.id is None else [fault.id]
+        for position, fault in enumerate(self.faults):
+            problem = self._problem_of_when(fault)
+            if problem:
+                raise FieldRefused(problem, ("faults", position, "when"))
             for victims in fault.roles():
-                self._check_victims(victims, where)
-        if len(set(fault_ids)) != len(fault_ids):
-            raise ValueError("two faults have the same `id`")
+                problem = self._problem_of_victims(victims)
+                field = "between" if fault.kind == "cut" else "victims"
+                if problem:
+                    raise FieldRefused(problem, ("faults", position, field))
         return self
 
-    def _check_when(self, fault: Fault, where: str, fault_ids: Sequence[str]) -> None:
+    def _problem_of_when(self, fault: Fault) -> str:
         when = fault.when
         names = [job.name for job in self.jobs]
         of = when.of if isinstance(when, StageFinished | JobIs) else None
         if of is not None and of not in names:
-            raise ValueError(f"{where}: there is no job {of!r}{nearest(of, names)}")
-        if isinstance(when, FaultMade) and (when.fault not in fault_ids or when.fault == fault.id):
-            raise ValueError(f"{where}: no other fault has the `id: {when.fault}`")
+            return f"names the job {of!r}, which does not exist{nearest(of, names)}"
+        if isinstance(when, FaultMade):
+            others = [other.id for other in self.faults if other.id and other is not fault]
+            if when.fault not in others:
+                return f"waits for a fault {when.fault!r}, but no other has that `id`"
         if isinstance(when, StageFinished):
-            jobs = [job for job in self.jobs if job.stages and of in (None, job.name)]
+            jobs = [job for job in self.jobs if of in (None, job.name)]
             stages = [stage.name for job in jobs for stage in job.stages]
-            graphs = any(job.graph is not None and of in (None, job.name) for job in self.jobs)
-            if when.stage not in stages and not graphs:
-                told = nearest(when.stage, stages)
-                raise ValueError(f"{where}: there is no stage {when.stage!r}{told}")
+            if when.stage not in stages and all(job.graph is None for job in jobs):
+                return f"names no stage with {when.stage!r}{nearest(when.stage, stages)}"
             if stages.count(when.stage) > 1:
-                raise ValueError(
-                    f"{where}: several jobs have a stage {when.stage!r}: say `of: <job's name>`"
-                )
+                return f"fits several jobs with a stage {when.stage!r}: say `of: <job's name>`"
+        return ""
 
-    def _check_victims(self, victims: Victims, where: str) -> None:
+    def _problem_of_victims(self, victims: Victims) -> str:
         there = {
             "rack": self.cluster.racks,
             "taskmanager": self.cluster.taskmanagers,
             "jobmanager": self.cluster.jobmanagers,
         }.get(victims.role)
         if there is not None and victims.number is not None and victims.number > there:
-            raise ValueError(f"{where}: there is no {victims}, only {there} of them")
+            return f"is {victims}, but the cluster has only {there}"
         if victims.role == "standby" and self.cluster.jobmanagers < 2:
-            raise ValueError(f"{where}: no standby: `cluster: jobmanagers` is 1")
+            return "is standby, but there is none: `cluster: jobmanagers` is 1"
         if victims.role == "leader-service" and self.cluster.leader != "service":
-            raise ValueError(f"{where}: no leader-service: `cluster: leader` is file")
+            return "is leader-service, but there is none: `cluster: leader` is file"
+        return ""
 
 
 def check_options(options: dict[str, str]) -> None:
-    """Raises OptionRefused unless a scenario may set these options to these texts."""
+    """Raises FieldRefused unless a scenario may set these options to these texts."""
     for key in options:
         if key in DECIDED_OPTIONS:
-            raise OptionRefused(f"{key} is no option of a scenario: {DECIDED_OPTIONS[key]}", key)
+            raise FieldRefused(f"is no option of a scenario: {DECIDED_OPTIONS[key]}", (key,))
         if key not in OPTIONS:
-            raise OptionRefused(f"unknown option {key!r}{nearest_option(key)}", key)
+            raise FieldRefused(f"is no option{nearest_option(key)}", (key,))
     try:
         Configuration.of(options)
     except ConfigurationError as error:
-        raise OptionRefused(str(error).replace(" from code", ""), error.key) from None
+        raise FieldRefused(str(error).replace(" from code", ""), (error.key,)) from None
 
 
 def nearest_option(key: str) -> str:

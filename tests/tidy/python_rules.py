@@ -17,12 +17,13 @@ LONG_MODULES: dict[str, str] = {}
 # Where clock, randomness, disk, network, threads and processes may be touched: the runtime itself,
 # the code that runs inside task processes (with the partition files and Flight streams that they
 # share with the TaskManager), and places that read what their user names: the command, the
-# configuration file, the scenario file, the files attached to a job.
+# configuration file, the scenario file, the report, the files attached to a job.
 OPEN_DOORS = (
     "holdover/runtime/*",
     "holdover/api/attachments.py",
     "holdover/cli/*",
     "holdover/config/file.py",
+    "simulator/report/page.py",
     "simulator/scenario_file.py",
     "shuffle/environment.py",
     "shuffle/flight*.py",
