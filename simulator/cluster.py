@@ -88,11 +88,12 @@ class SimulatedCluster:
         self.settings = settings
         self._leader_service = leader_service
         self.jobmanagers = [
-            Node(f"jm-{i}", "jobmanager", world.host(f"jm-{i}")) for i in range(settings.jobmanagers)
+            Node(f"jm-{i}", "jobmanager", world.host(f"jm-{i}"))
+            for i in range(1, settings.jobmanagers + 1)
         ]
         self.taskmanagers = [
             Node(f"tm-{i}", "taskmanager", world.host(f"tm-{i}", rack_name(i, settings.racks)))
-            for i in range(settings.taskmanagers)
+            for i in range(1, settings.taskmanagers + 1)
         ]
         self._client_host = world.host("client")
 
@@ -117,6 +118,7 @@ class SimulatedCluster:
         node.kept_down = False
         if node.alive:
             return
+        self.world.power_on(node.host)
         process = self.world.process(node.host, node.name)
         node.process = process
         node.jobmanager = node.taskmanager = node.stop_order = None
@@ -264,5 +266,5 @@ class SimulatedCluster:
 
 
 def rack_name(index: int, racks: int) -> str:
-    """The rack of the TaskManager with that index."""
-    return f"rack-{index % racks}"
+    """The rack of a TaskManager, both numbered from 1."""
+    return f"rack-{1 + (index - 1) % racks}"

@@ -19,7 +19,7 @@ class HostClock:
     def monotonic_s(self) -> float:
         """See `Clock.monotonic_s`."""
         process = self._process
-        return process.loop.now_s * process.host.clock_rate
+        return process.host.local_s(process.loop.now_s)
 
     def wall_ms(self) -> int:
         """See `Clock.wall_ms`."""

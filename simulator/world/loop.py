@@ -111,7 +111,7 @@ class ReadyHandle:
 
     def when(self) -> float:
         """When a timer is due, in seconds of its process's clock."""
-        return self._when * self.process.host.clock_rate
+        return self.process.host.local_s(self._when)
 
     def run(self) -> None:
         """Run it; an exception goes to the loop's handler."""
@@ -291,7 +291,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         """Seconds on the clock of the current process."""
         process = CURRENT.get(None)
-        return self.now_s if process is None else self.now_s * process.host.clock_rate
+        return self.now_s if process is None else process.host.local_s(self.now_s)
 
     def call_soon(  # type: ignore[override]
         self,
@@ -338,7 +338,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if context is None:
             context = contextvars.copy_context()
         process = context.get(CURRENT, self.world_process)
-        when_s = max(when / process.host.clock_rate, self.now_s)
+        when_s = max(process.host.world_s(when), self.now_s)
         # 0 marks a handle that is no timer.
         handle = ReadyHandle(self, process, callback, args, context, when_s or 1e-12)
         if not self._closed and process.alive:

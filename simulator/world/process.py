@@ -40,11 +40,28 @@ class Host:
 
     name: str
     rack: str = ""
-    #: Seconds of this host's clocks in one second of the world.
+    #: Seconds of this host's clocks in one second of the world; see `set_clock_rate`.
     clock_rate: float = 1.0
     #: What its wall clock shows beyond the world's, milliseconds; jumps are changes of this.
     wall_offset_ms: int = 0
     processes: list[Process] = field(default_factory=list)
+    #: A moment at which both clocks are known: (the world's, the host's).
+    _clock_set: tuple[float, float] = (0.0, 0.0)
+
+    def local_s(self, world_s: float) -> float:
+        """What the host's monotonic clock shows at a time of the world."""
+        at_world_s, at_local_s = self._clock_set
+        return at_local_s + (world_s - at_world_s) * self.clock_rate
+
+    def world_s(self, local_s: float) -> float:
+        """The reverse of `local_s`."""
+        at_world_s, at_local_s = self._clock_set
+        return at_world_s + (local_s - at_local_s) / self.clock_rate
+
+    def set_clock_rate(self, rate: float, now_s: float) -> None:
+        """From now on its clocks run at that rate; timers that are set already keep theirs."""
+        self._clock_set = (now_s, self.local_s(now_s))
+        self.clock_rate = rate
 
     def living(self) -> list[Process]:
         """Its processes that are not dead."""

@@ -126,5 +126,3 @@ def current_process_name() -> str:
     """Whose code runs now; "world" when it is nobody's."""
     process = CURRENT.get(None)
     return process.name if process is not None else "world"
-
-
