@@ -1,7 +1,7 @@
 """What can be wrong with a storage, by path pattern and operation.
 
 Model: an operation fails with an errno, a given number of times or until healed; a storage is
-read-only; an operation hangs until healed (then it goes on as if it had begun at that moment); an
+read-only or full; an operation hangs until healed (then it goes on as if it had begun at that moment); an
 operation takes longer. Hanging and slowness are a matter of time: a storage that is used without a
 world ignores them. Not modelled: bits that rot unnoticed (`SimulatedStorage.overwrite` damages a
 file), errors that strike only part of a device.
@@ -20,20 +20,18 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 #: What a read-only storage refuses. `lock` creates its file, as `open_append` does.
-MUTATING_OPERATIONS = frozenset(
-    (
-        "write",
-        "sync",
-        "truncate",
-        "publish",
-        "open_append",
-        "sync_directory",
-        "rename",
-        "remove",
-        "remove_tree",
-        "make_directories",
-        "lock",
-    )
+MUTATING_OPERATIONS = (
+    "write",
+    "sync",
+    "truncate",
+    "publish",
+    "open_append",
+    "sync_directory",
+    "rename",
+    "remove",
+    "remove_tree",
+    "make_directories",
+    "lock",
 )
 
 
@@ -42,36 +40,45 @@ def disk_error(number: int, path: str) -> OSError:
     return OSError(number, os.strerror(number), path)
 
 
-@dataclass(slots=True)
-class _Failure:
-    operation: str
-    path_pattern: str
-    errno: int
-    skip: int
-    times: int | None
+#: Groups of operations that fail together where a device is broken.
+OPERATION_GROUPS: dict[str, tuple[str, ...]] = {
+    "read": ("read",),
+    "write": ("write", "publish"),
+    "sync": ("sync", "publish", "sync_directory"),
+}
 
 
-@dataclass(slots=True)
-class _Slowness:
-    path_pattern: str
-    factor: float
+@dataclass(eq=False, slots=True)
+class DiskFault:
+    """One fault: the token by which it is healed.
 
+    `times` is how often it still strikes, None for always; `factor` is slowness, `taken_bytes` the
+    room that somebody else has taken.
+    """
 
-@dataclass(slots=True)
-class _Hang:
-    operation: str
-    path_pattern: str
+    operation_pattern: str = "*"
+    path_pattern: str = "*"
+    errno: int = 0
+    skip: int = 0
+    times: int | None = None
+    factor: float = 1.0
+    taken_bytes: int = 0
+    hangs: bool = False
+
+    def concerns(self, operation: str, path: str) -> bool:
+        """Whether it is about this operation on this path."""
+        return fnmatchcase(operation, self.operation_pattern) and fnmatchcase(
+            path, self.path_pattern
+        )
 
 
 @dataclass
 class DiskFaults:
-    """The faults of one storage, settable at any time."""
+    """The faults of one storage, settable at any time. Each method returns a token for `heal`."""
 
-    #: Every operation that changes something fails with EROFS.
-    read_only: bool = False
-    _failures: list[_Failure] = field(default_factory=list)
-    _slownesses: list[_Slowness] = field(default_factory=list)
-    _hangs: list[_Hang] = field(default_factory=list)
+    #: Tells the room that the storage has, not counting what these faults take.
+    free_bytes: Callable[[], int]
+    _faults: list[DiskFault] = field(default_factory=list)
     _waiting: list[Callable[[], None]] = field(default_factory=list)
 
     def fail(
@@ -81,60 +88,79 @@ class DiskFaults:
         path_pattern: str = "*",
         skip: int = 0,
         times: int | None = 1,
-    ) -> None:
+    ) -> DiskFault:
         """Make operations fail: after `skip` that succeed, `times` times (None: until healed)."""
-        self._failures.append(_Failure(operation, path_pattern, error, skip, times))
+        return self._add(DiskFault(operation, path_pattern, error, skip, times))
 
-    def slow(self, factor: float, path_pattern: str = "*") -> None:
-        """Every operation takes `factor` times as long, until healed."""
-        self._slownesses.append(_Slowness(path_pattern, factor))
+    def break_operation(
+        self, group: str = "*", path_pattern: str = "*", error: int = errno.EIO
+    ) -> list[DiskFault]:
+        """Let all operations of a group of `OPERATION_GROUPS` (or by one name or pattern) fail."""
+        operations = OPERATION_GROUPS.get(group, (group,))
+        return [self.fail(name, error, path_pattern, times=None) for name in operations]
 
-    def hang(self, path_pattern: str = "*", operation: str = "*") -> None:
-        """Operations that begin from now on do not end before `heal`."""
-        self._hangs.append(_Hang(operation, path_pattern))
+    def make_read_only(self, path_pattern: str = "*") -> list[DiskFault]:
+        """Every operation that changes something fails with EROFS."""
+        return [
+            self.fail(name, errno.EROFS, path_pattern, times=None) for name in MUTATING_OPERATIONS
+        ]
 
-    def heal(self) -> None:
-        """All faults are over; what hung goes on."""
-        self.read_only = False
-        self._failures.clear()
-        self._slownesses.clear()
-        self._hangs.clear()
+    def fill(self, left_bytes: int = 0) -> DiskFault:
+        """Somebody else takes the room from now on: only so many bytes more can be written."""
+        return self._add(DiskFault(taken_bytes=max(0, self.room_bytes() - left_bytes)))
+
+    def slow(self, factor: float, path_pattern: str = "*") -> DiskFault:
+        """Every operation that begins takes `factor` times as long."""
+        return self._add(DiskFault(path_pattern=path_pattern, factor=factor))
+
+    def hang(self, path_pattern: str = "*", operation: str = "*") -> DiskFault:
+        """Operations that begin from now on do not end before they are healed."""
+        return self._add(DiskFault(operation, path_pattern, hangs=True))
+
+    def heal(self, token: DiskFault | list[DiskFault] | None = None) -> None:
+        """A fault, or without a token every fault, is over; what hung goes on."""
+        if token is None:
+            self._faults.clear()
+        else:
+            healed = token if isinstance(token, list) else [token]
+            self._faults = [fault for fault in self._faults if fault not in healed]
         waiting, self._waiting = self._waiting, []
         for go_on in waiting:
             go_on()
 
     def check(self, operation: str, path: str) -> None:
         """Raise the `OSError` that is due."""
-        if self.read_only and operation in MUTATING_OPERATIONS:
-            raise disk_error(errno.EROFS, path)
-        for failure in self._failures:
-            if not fnmatchcase(operation, failure.operation):
+        for fault in self._faults:
+            if not fault.errno or not fault.concerns(operation, path):
                 continue
-            if not fnmatchcase(path, failure.path_pattern):
-                continue
-            if failure.skip > 0:
-                failure.skip -= 1
-            elif failure.times is None:
-                raise disk_error(failure.errno, path)
-            elif failure.times > 0:
-                failure.times -= 1
-                raise disk_error(failure.errno, path)
+            if fault.skip > 0:
+                fault.skip -= 1
+            elif fault.times is None:
+                raise disk_error(fault.errno, path)
+            elif fault.times > 0:
+                fault.times -= 1
+                raise disk_error(fault.errno, path)
 
     def factor(self, path: str) -> float:
         """How many times longer an operation takes."""
         factor = 1.0
-        for slowness in self._slownesses:
-            if fnmatchcase(path, slowness.path_pattern):
-                factor *= slowness.factor
+        for fault in self._faults:
+            if fault.factor != 1.0 and fault.concerns("", path):
+                factor *= fault.factor
         return factor
 
     def hangs(self, operation: str, path: str) -> bool:
         """Whether an operation that begins now hangs."""
-        return any(
-            fnmatchcase(operation, hang.operation) and fnmatchcase(path, hang.path_pattern)
-            for hang in self._hangs
-        )
+        return any(fault.hangs and fault.concerns(operation, path) for fault in self._faults)
+
+    def room_bytes(self) -> int:
+        """Bytes that can still be written."""
+        return max(0, self.free_bytes() - sum(fault.taken_bytes for fault in self._faults))
 
     def when_healed(self, go_on: Callable[[], None]) -> None:
-        """Call once at the next `heal`."""
+        """Call once at the next `heal`; what still hangs then asks again."""
         self._waiting.append(go_on)
+
+    def _add(self, fault: DiskFault) -> DiskFault:
+        self._faults.append(fault)
+        return fault

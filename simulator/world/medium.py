@@ -158,7 +158,7 @@ class Medium:
         self.capacity_bytes = capacity_bytes
         #: Bytes that files take, modelled sizes included.
         self.used_bytes = 0
-        self.faults = DiskFaults()
+        self.faults = DiskFaults(lambda: self.capacity_bytes - self.used_bytes)
         self.root = DirectoryNode()
         self.is_on = True
         """Whether it serves; not so between a loss of power and `power_on`."""
@@ -279,7 +279,7 @@ class Medium:
 
     def room_bytes(self) -> int:
         """Bytes that can still be written."""
-        return max(0, self.capacity_bytes - self.used_bytes)
+        return self.faults.room_bytes()
 
     def resized(self, file: FileNode, before: int) -> None:
         """Count what a file takes after a change."""

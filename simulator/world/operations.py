@@ -29,7 +29,7 @@ _WILDCARDS = frozenset("*?[")
 class Operations(Medium):
     """See the module."""
 
-    def read_now(self, path: str, offset: int, length: int | None) -> bytes:
+    def read_now(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """See `Disk.read`."""
         self.begin("read", path)
         data = self.file(path).data
@@ -236,11 +236,6 @@ class Operations(Medium):
         self.begin("free_bytes", path)
         self.node(path)
         return self.room_bytes()
-
-    def write_interrupted(self, file: FileNode, boot: int, data: bytes, writer: str) -> None:
-        """What a death in the middle of a write leaves: a part of its bytes."""
-        if boot == self.boot and self.is_on:
-            self._append(file, data[: self.room_bytes()], writer)
 
     # ------------------------------------------------------------------ parts
 

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 from holdover.runtime import Runtime
 from simulator.observer import Observer
 from simulator.world.clock import HostClock, SeededRandomness
-from simulator.world.disk import ProcessDisk, Storages
+from simulator.world.disk import ProcessDisk
 from simulator.world.loop import VirtualLoop
 from simulator.world.network import SimulatedNetwork
 from simulator.world.partitions import ModelledPartitionServers
 from simulator.world.process import CURRENT, Host, Process
+from simulator.world.storages import Storages
 from simulator.world.task_processes import ModelledTaskProcesses
 from simulator.world.trace import Trace
 
