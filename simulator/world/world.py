@@ -13,6 +13,7 @@ from simulator.observer import Observer
 from simulator.world.clock import HostClock, SeededRandomness
 from simulator.world.disk import ProcessDisk
 from simulator.world.loop import VirtualLoop
+from simulator.world.modelled_task import TaskModel
 from simulator.world.network import SimulatedNetwork
 from simulator.world.partitions import ModelledPartitionServers
 from simulator.world.process import CURRENT, Host, Process
@@ -45,6 +46,8 @@ class World:
         self.observers: list[Observer] = []
         self.network = SimulatedNetwork(self)
         self.storages = Storages(self)
+        #: What all modelled tasks share.
+        self.task_model = TaskModel()
         self.loop.set_failure_handler(self._note_failure)
 
     # ------------------------------------------------------------------ making

@@ -1,0 +1,193 @@
+"""How a modelled task reads its inputs.
+
+MODEL: partitions on the task's own host are read from its disk at once; others are fetched with one
+call for each edge and holder, one call after another: a request, and the bytes of all partitions
+together. A holder that is not there, does not answer or breaks off is asked again, with the real
+reader's pauses, until the real reader's timeout. What a holder does not have (or has damaged) is
+lost; then all other holders are asked once, as the real survey does, so that all lost partitions
+are named together. Not modelled: the real reader's second call beside the first, progress within
+a broken transfer, bytes that wait to be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdover.ids import AttemptKey, partition_name
+from holdover.v1.taskmanager_pb2 import InputGate, RunTask
+from shuffle.environment import FetchLimits
+from shuffle.errors import PartitionLost, PartitionUnreachable
+from shuffle.partition_name import partition_base
+from shuffle.survey import SURVEY_TIMEOUT_S
+from simulator.observer import PartitionRead
+from simulator.world.links import ConnectionLost
+from simulator.world.partitions import FoundPartition, ModelledPartitionServer, partition_on
+from simulator.world.process import Process, ProcessState
+from simulator.world.rows import Rows
+
+if TYPE_CHECKING:
+    from simulator.world.world import World
+
+#: What asking for one partition takes on the way.
+_REQUEST_BYTES = 100
+_RETRY_PAUSE_FIRST_S = 0.05
+_RETRY_PAUSE_MAX_S = 1.0
+
+
+@dataclass(slots=True)
+class InputRows:
+    """What an attempt has read.
+
+    Attributes:
+        by_input: rows by number of the vertex's input.
+        rows: all rows of all inputs.
+        partitions: how many partitions were read.
+    """
+
+    by_input: dict[int, Rows] = field(default_factory=dict)
+    rows: int = 0
+    partitions: int = 0
+
+
+class LostInputs(Exception):
+    """Partitions that are lost: the first that was missed, and all others that are."""
+
+    def __init__(self, first: PartitionLost, names: Sequence[str]) -> None:
+        super().__init__(str(first))
+        self.first = first
+        self.names = tuple(names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What one holder is asked for one edge."""
+
+    input: int
+    address: str
+    names: list[str]
+    first: int
+    end: int
+
+
+class InputFetcher:
+    """Reads all inputs of one attempt."""
+
+    def __init__(
+        self, world: World, process: Process, key: AttemptKey, run: RunTask, retry_timeout_s: float
+    ) -> None:
+        self._world = world
+        self._process = process
+        self._key = key
+        self._run = run
+        self._retry_timeout_s = retry_timeout_s
+
+    async def read(self) -> InputRows:
+        """All rows of all inputs. Raises LostInputs, PartitionUnreachable."""
+        inputs = InputRows()
+        calls = [call for gate in self._run.deployment.inputs for call in self._calls(gate)]
+        for number, call in enumerate(calls):
+            found = await self._fetch(call)
+            lost = [partition for partition in found if partition.lost]
+            if lost:
+                names = [partition.name for partition in lost]
+                names += await self._survey(calls[number + 1 :])
+                raise LostInputs(PartitionLost(lost[0].name, lost[0].lost), names)
+            rows = inputs.by_input.setdefault(call.input, Rows())
+            for partition in found:
+                rows.extend(partition.rows)
+                inputs.rows += len(partition.rows)
+            inputs.partitions += len(found)
+        return inputs
+
+    def _calls(self, gate: InputGate) -> Iterator[_Call]:
+        """One for each holder, in the order in which the holders are listed."""
+        names: dict[int, list[str]] = {}
+        for subtask, attempt, epoch, location in zip(
+            gate.subtasks, gate.attempts, gate.epochs, gate.location_indexes, strict=True
+        ):
+            producer = AttemptKey(self._key.job_id, gate.source_vertex_id, subtask, attempt, epoch)
+            names.setdefault(location, []).append(partition_name(producer, gate.source_output))
+        for location, held in names.items():
+            address = gate.locations[location].data_address
+            yield _Call(gate.input, address, held, gate.first_subpartition, gate.end_subpartition)
+
+    async def _fetch(self, call: _Call) -> list[FoundPartition]:
+        """What the holder has, asked for until it answers."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        pause_s = _RETRY_PAUSE_FIRST_S
+        while True:
+            try:
+                found = await self._ask(call)
+                await self._transfer(call, found)
+                return found
+            except ConnectionLost as error:
+                if loop.time() - began_s >= self._retry_timeout_s:
+                    raise PartitionUnreachable(call.names[0], call.address, str(error)) from error
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _RETRY_PAUSE_MAX_S)
+
+    async def _ask(self, call: _Call) -> list[FoundPartition]:
+        if call.address == self._run.data_address:
+            found = self._find_here(call)
+        else:
+            holder, server = self._holder(call.address)
+            request_bytes = _REQUEST_BYTES * len(call.names)
+            try:
+                async with asyncio.timeout(FetchLimits().call_timeout_s):
+                    await self._world.network.transfer(self._process, holder, request_bytes)
+            except TimeoutError as error:
+                raise ConnectionLost(f"{call.address} gives no answer") from error
+            if holder.state is not ProcessState.RUNNING:
+                raise ConnectionLost(f"{call.address} gives no answer")
+            found = server.find(call.names, call.first, call.end)
+        self._tell(call, found)
+        return found
+
+    def _find_here(self, call: _Call) -> list[FoundPartition]:
+        storage = self._world.storages.of(self._process.host)
+        directory = self._run.shuffle_directory
+        return [
+            partition_on(storage, name, partition_base(directory, name), call.first, call.end)
+            for name in call.names
+        ]
+
+    async def _transfer(self, call: _Call, found: Sequence[FoundPartition]) -> None:
+        n_bytes = sum(partition.bytes for partition in found)
+        if call.address != self._run.data_address and n_bytes:
+            holder, _ = self._holder(call.address)
+            await self._world.network.transfer(holder, self._process, n_bytes)
+
+    def _holder(self, address: str) -> tuple[Process, ModelledPartitionServer]:
+        listener = self._world.network.listener(address)
+        if listener is None or not isinstance(listener[1], ModelledPartitionServer):
+            raise ConnectionLost(f"nobody listens at {address}")
+        return listener[0], listener[1]
+
+    async def _survey(self, calls: Sequence[_Call]) -> list[str]:
+        """Names of lost partitions among those that were not asked for; silence says nothing."""
+        lost: list[str] = []
+        try:
+            async with asyncio.timeout(SURVEY_TIMEOUT_S):
+                for call in calls:
+                    try:
+                        found = await self._ask(call)
+                    except ConnectionLost:
+                        continue
+                    lost += [partition.name for partition in found if partition.lost]
+        except TimeoutError:
+            return lost
+        return lost
+
+    def _tell(self, call: _Call, found: Sequence[FoundPartition]) -> None:
+        if not self._world.observers:
+            return
+        reads = [
+            PartitionRead(self._key, partition.name, call.address, not partition.lost)
+            for partition in found
+        ]
+        for observer in self._world.observers:
+            observer.partitions_read(reads)

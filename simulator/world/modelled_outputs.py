@@ -1,0 +1,131 @@
+"""What a modelled task leaves on disks: partitions, and staged files of a sink.
+
+MODEL: the names and the order of writing are the real ones (data before index, staged files synced
+before they are reported); the contents are row identities. A file counts as large as a real one
+would be: that fills the disk. See `simulator.world.rows` for partitions; a sink's file is text or
+CSV with the identities, and who made each row where that is known, whatever its format says.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING
+
+from holdover.ids import AttemptKey, partition_name
+from holdover.runtime import Disk
+from holdover.v1.common_pb2 import ResultPartition, StagedFile
+from holdover.v1.job_pb2 import FileFormat, JobVertex, Sink
+from holdover.v1.taskmanager_pb2 import RunTask
+from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
+from simulator.world.modelled_vertex import TaskOutcome
+from simulator.world.process import Process
+from simulator.world.rows import ModelledPartition, Rows, index_checksum
+
+if TYPE_CHECKING:
+    from simulator.world.world import World
+
+_EXTENSIONS: dict[int, str] = {
+    FileFormat.FILE_FORMAT_TEXT: "txt",
+    FileFormat.FILE_FORMAT_CSV: "csv",
+    FileFormat.FILE_FORMAT_PARQUET: "parquet",
+}
+
+
+class OutputWriter:
+    """Writes the output of one attempt. Raises the disk's `OSError`."""
+
+    def __init__(
+        self, world: World, process: Process, disk: Disk, key: AttemptKey, run: RunTask
+    ) -> None:
+        self._world = world
+        self._process = process
+        self._disk = disk
+        self._key = key
+        self._run = run
+
+    async def write(self, vertex: JobVertex, outcome: TaskOutcome) -> list[ResultPartition]:
+        """Publish a partition for each output of the vertex."""
+        written = []
+        for output, data_set in enumerate(vertex.outputs):
+            partition = ModelledPartition.of(
+                outcome.rows,
+                data_set.distribution.kind,
+                self._run.deployment.output_subpartitions[output],
+                self._key.subtask,
+                outcome.output_bytes,
+            )
+            index, data = partition.encode()
+            base = partition_base(self._run.shuffle_directory, partition_name(self._key, output))
+            if output == 0:
+                await self._disk.make_directories(posixpath.dirname(base))
+            await self._put(base + DATA_SUFFIX, data, partition.data_bytes)
+            await self._put(base + INDEX_SUFFIX, index, 0)
+            written.append(
+                ResultPartition(
+                    output=output,
+                    subpartition_bytes=partition.subpartition_bytes(),
+                    rows=len(partition.rows),
+                    data_bytes=partition.data_bytes,
+                    index_crc32c=index_checksum(index),
+                )
+            )
+        return written
+
+    async def stage(self, sink: Sink, outcome: TaskOutcome) -> StagedFile:
+        """Write the attempt's file of a sink, durably."""
+        key = self._key
+        attempt = f"{key.vertex_id}-{key.subtask}-{key.attempt}-{key.epoch}"
+        directory = posixpath.join(sink.path, f".staging-{key.job_id}", attempt)
+        extension = _EXTENSIONS.get(sink.format, "txt")
+        path = posixpath.join(directory, f"part-{key.subtask:05d}.{extension}")
+        content = sink_content(outcome.rows, sink.format)
+        await self._disk.make_directories(directory)
+        await self._disk.publish(path, content)
+        size = self._count_as(path, len(content), outcome.output_bytes)
+        final = f"part-{key.vertex_id}-{key.subtask:05d}.{extension}"
+        return StagedFile(
+            staged_path=path,
+            final_path=posixpath.join(sink.path, final),
+            bytes=size,
+            rows=len(outcome.rows),
+        )
+
+    async def _put(self, path: str, content: bytes, n_bytes: int) -> None:
+        file = await self._disk.open_append(path)
+        try:
+            await file.write(content)
+        finally:
+            await file.close()
+        self._count_as(path, len(content), n_bytes)
+
+    def _count_as(self, path: str, content_bytes: int, n_bytes: int) -> int:
+        """Let a file count as a larger one; returns its size."""
+        if n_bytes > content_bytes:
+            device = self._world.storages.device(self._process.host, path)
+            device.storage.model_size(path, n_bytes)
+        return max(n_bytes, content_bytes)
+
+
+def sink_content(rows: Rows, file_format: int) -> bytes:
+    """The file of a sink, as `parse_sink_content` reads it."""
+    lines = []
+    if file_format != FileFormat.FILE_FORMAT_TEXT:
+        lines.append('"value","maker"' if rows.makers else '"value"')
+    if rows.makers:
+        lines += [f"{i},{maker}" for i, maker in zip(rows.ids, rows.makers, strict=True)]
+    else:
+        lines += [str(i) for i in rows.ids]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def parse_sink_content(content: bytes) -> list[tuple[int, int]]:
+    """Identity and maker (0: not known) of each row of a sink's file.
+
+    Also of the CSV files of the real world, whose second column is payload. Raises ValueError.
+    """
+    rows = []
+    for line in content.decode().splitlines():
+        first, _, rest = line.partition(",")
+        if first != '"value"':
+            rows.append((int(first), int(rest) if rest.isdecimal() else 0))
+    return rows

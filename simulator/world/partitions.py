@@ -1,0 +1,92 @@
+"""Serving modelled partitions.
+
+MODEL: a server listens at its port in the world's network and lives with its TaskManager. Who
+fetches asks one server once for all partitions that it needs from there; the server looks each of
+them up as the real one does, and reads rows and sizes from its host's storage, with the faults of
+that storage. What the bytes take on the way is the network's. Not modelled: time on the holder's
+disk, several calls for one partition, blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdover.runtime import PartitionLookup, PartitionServer
+from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX
+from simulator.world.process import Process
+from simulator.world.rows import DamagedRows, Rows, read_rows
+
+if TYPE_CHECKING:
+    from simulator.world.storage import SimulatedStorage
+    from simulator.world.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPartition:
+    """What a holder has of a partition: its rows of the range that was asked for and their bytes,
+    or why it is lost.
+    """
+
+    name: str
+    rows: Rows
+    bytes: int
+    lost: str = ""
+
+
+class ModelledPartitionServers:
+    """The way to serve partitions in a world. See `PartitionServers`."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    async def start(self, host: str, port: int, lookup: PartitionLookup) -> PartitionServer:
+        """See `PartitionServers.start`; it serves on all addresses of the host."""
+        server = ModelledPartitionServer(self._world, self._process, lookup)
+        server.port = self._world.network.listen(self._process, port, server)
+        return server
+
+
+class ModelledPartitionServer:
+    """A running server."""
+
+    def __init__(self, world: World, process: Process, lookup: PartitionLookup) -> None:
+        self._world = world
+        self._process = process
+        self._lookup = lookup
+        self._stopped = False
+        self.port = 0
+
+    async def stop(self) -> None:
+        """See `PartitionServer.stop`."""
+        if not self._stopped:
+            self._stopped = True
+            self._world.network.unlisten(self._process, self.port)
+
+    def find(self, names: Sequence[str], first: int, end: int) -> list[FoundPartition]:
+        """Subpartitions `first <= s < end` of each partition."""
+        storage = self._world.storages.of(self._process.host)
+        found = []
+        for name in names:
+            base = self._lookup(name)
+            if base is None:
+                found.append(FoundPartition(name, Rows(), 0, "no finished partition of this name"))
+            else:
+                found.append(partition_on(storage, name, base, first, end))
+        return found
+
+
+def partition_on(
+    storage: SimulatedStorage, name: str, base: str, first: int, end: int
+) -> FoundPartition:
+    """What a storage has of a partition whose files are `base` and their suffixes."""
+    try:
+        index = storage.read_now(base + INDEX_SUFFIX)
+        rows, n_bytes = read_rows(index, storage.read_now(base + DATA_SUFFIX), first, end)
+    except FileNotFoundError:
+        return FoundPartition(name, Rows(), 0, "no finished partition of this name")
+    except (OSError, DamagedRows) as error:
+        return FoundPartition(name, Rows(), 0, str(error))
+    return FoundPartition(name, rows, n_bytes)
