@@ -1,0 +1,149 @@
+"""Nobody reads an uncommitted or stale partition (behaviour 2, 5.6).
+
+An attempt reads what its deployment names, and finds it only when its producer has finished. What
+a leader deploys names the attempts that are current with it. Where a producer is indeterminate,
+all that is read of it by attempts whose output counts must be of one attempt: the one that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdover.ids import AttemptKey
+from holdover.jobgraph import determinism_of
+from holdover.v1.common_pb2 import FinishedExecution
+from holdover.v1.job_pb2 import DETERMINISM_INDETERMINATE
+from holdover.v1.taskmanager_pb2 import InputGate, TaskDeployment
+from jobmanager.scheduler import actions as act
+from jobmanager.scheduler.execution_graph import ExecutionGraph
+from jobmanager.scheduler.states import ExecutionState, JobState
+from shuffle.partition_name import parse_partition_name
+from simulator.invariants.view import Broken, ClusterView, Invariant, Step
+from simulator.observer import PartitionRead
+
+
+class ReadsWhatCounts(Invariant):
+    """See the module."""
+
+    name = "no uncommitted or stale partition is read"
+
+    def __init__(self, view: ClusterView, broken: Broken) -> None:
+        super().__init__(view, broken)
+        self._deployments: dict[AttemptKey, TaskDeployment] = {}
+        self._finished: dict[AttemptKey, None] = {}
+        #: What attempts have read of indeterminate producers.
+        self._read: dict[AttemptKey, dict[AttemptKey, None]] = {}
+        self._indeterminate: dict[str, frozenset[str]] = {}
+        #: Gates that were compared with the graph already, by job, epoch and input.
+        self._compared: dict[tuple[str, int, str, int], int] = {}
+
+    # ------------------------------------------------------------------ what tasks do
+
+    def attempt_started(self, worker: str, deployment: TaskDeployment) -> None:
+        """Remember what it may read."""
+        if deployment.inputs:
+            self._deployments[AttemptKey.from_proto(deployment.attempt)] = deployment
+
+    def attempt_ended(
+        self, worker: str, key: AttemptKey, end: str, execution: FinishedExecution | None
+    ) -> None:
+        """From now on its partitions are published, or it will read nothing more."""
+        if end == "finished":
+            self._finished[key] = None
+        else:
+            self._read.pop(key, None)
+        self._deployments.pop(key, None)
+
+    def partitions_read(self, reads: Sequence[PartitionRead]) -> None:
+        """Each read is of a finished attempt that the deployment names."""
+        for read in reads:
+            identity = parse_partition_name(read.name)
+            producer = AttemptKey(*identity.producer)
+            deployment = self._deployments.get(read.reader)
+            if deployment is None or not _names(deployment, producer, identity.output):
+                self.broken(f"{read.reader} read {read.name}, which its deployment does not name")
+            if not read.found:
+                continue
+            if producer not in self._finished:
+                self.broken(f"{read.reader} read {read.name}, whose producer has not finished")
+            if producer.vertex_id in self._indeterminate_of(producer.job_id):
+                self._read.setdefault(read.reader, {})[producer] = None
+
+    def _indeterminate_of(self, job_id: str) -> frozenset[str]:
+        known = self._indeterminate.get(job_id)
+        if known is None:
+            job = self.view.jobs.get(job_id)
+            levels = determinism_of(job.graph) if job is not None else {}
+            known = frozenset(v for v, at in levels.items() if at == DETERMINISM_INDETERMINATE)
+            self._indeterminate[job_id] = known
+        return known
+
+    # ------------------------------------------------------------------ what leaders do
+
+    def step(self, step: Step) -> None:
+        """What is deployed names current attempts; what counts has read what counts."""
+        for action in step.decision.actions:
+            if isinstance(action, act.Deploy):
+                self._check_deployment(step, action.deployment)
+            elif isinstance(action, act.CommitSinks) or (
+                isinstance(action, act.EndJob) and action.state is JobState.FINISHED
+            ):
+                self._check_result(step)
+
+    def _check_deployment(self, step: Step, deployment: TaskDeployment) -> None:
+        graph, key = step.scheduler.graph, AttemptKey.from_proto(deployment.attempt)
+        for gate in deployment.inputs:
+            source = graph.vertices[gate.source_vertex_id]
+            if len(gate.subtasks) > 1:
+                where = (step.job_id, step.epoch, key.vertex_id, gate.input)
+                if self._compared.get(where) == source.output_version:
+                    continue
+                self._compared[where] = source.output_version
+            stale = _stale(graph, gate)
+            if stale:
+                self.broken(f"{key} is deployed by {step.leader} to read {stale}")
+
+    def _check_result(self, step: Step) -> None:
+        """The output is decided: what made it has read the attempts that made it."""
+        graph = step.scheduler.graph
+        if not self._indeterminate_of(step.job_id):
+            return
+        for vertex in graph.all_subtasks():
+            reader = vertex.key(graph.job_id)
+            for producer in self._read.get(reader, ()):
+                current = graph.find(producer)
+                if current is not None and current.key(graph.job_id) != producer:
+                    self.broken(
+                        f"the result holds {reader}, which read {producer}, and"
+                        f" {current.key(graph.job_id)}: two attempts of an indeterminate subtask"
+                    )
+
+
+def _names(deployment: TaskDeployment, producer: AttemptKey, output: int) -> bool:
+    """Whether a deployment names this attempt's output as an input."""
+    return any(
+        gate.source_vertex_id == producer.vertex_id
+        and gate.source_output == output
+        and (at := _place(gate, producer.subtask)) is not None
+        and (gate.attempts[at], gate.epochs[at]) == (producer.attempt, producer.epoch)
+        for gate in deployment.inputs
+    )
+
+
+def _place(gate: InputGate, subtask: int) -> int | None:
+    subtasks = gate.subtasks
+    if subtask < len(subtasks) and subtasks[subtask] == subtask:
+        return subtask
+    return next((at for at, there in enumerate(subtasks) if there == subtask), None)
+
+
+def _stale(graph: ExecutionGraph, gate: InputGate) -> str:
+    """What a gate names that is not the current, finished attempt of its subtask."""
+    stale = []
+    for subtask, attempt, epoch in zip(gate.subtasks, gate.attempts, gate.epochs, strict=True):
+        vertex = graph.vertex_at(gate.source_vertex_id, subtask)
+        current = (vertex.attempt, vertex.epoch) == (attempt, epoch)
+        if not current or vertex.state is not ExecutionState.FINISHED:
+            name = f"{gate.source_vertex_id}[{subtask}]#{attempt}@{epoch}"
+            stale.append(f"{name}, which is #{vertex.attempt} {vertex.state.name}")
+    return "; ".join(stale)

@@ -1,0 +1,259 @@
+"""No finished subtask runs again while its partition lives and is registered in time (behaviour 5).
+
+Every reset that a leader decides is judged by what is true of the cluster at that moment: is the
+TaskManager that stores the partition alive, is it registered with this leader, had it come in
+time, and does it hold the files? A loss that a leader only believes in is its right for as long
+as a fault may still deceive it (`ClusterView.patience_s`).
+
+Work that has finished without an event (the log has lost its tail) counts too: what a TaskManager
+offers in time is adopted unless something contradicts it, and nothing is deployed before that can
+be known. A worker that comes within the wait is not late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdover.ids import AttemptKey
+from holdover.v1 import events_pb2
+from holdover.v1.job_pb2 import DETERMINISM_INDETERMINATE
+from jobmanager.scheduler import actions as act
+from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.execution_graph import ExecutionGraph
+from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
+from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
+from simulator.invariants.stored import exists, lives
+from simulator.invariants.view import Broken, ClusterView, Invariant, Step
+
+#: Clocks of hosts may run so much slower than the world's, and timers fire so much early by it.
+CLOCK_RATE_MIN = 0.8
+
+_Reason = events_pb2.ResetReason
+
+
+@dataclass(slots=True)
+class _Leader:
+    """A job under one leader."""
+
+    epoch: int
+    #: When it began to wait for workers; None when it has started the job itself.
+    recovering_since_s: float | None = None
+    #: Which attempt has finished, and where it has left its partitions.
+    stored: dict[SubtaskId, tuple[AttemptKey, str]] = field(default_factory=dict)
+    #: Attempts whose deletion this leader has ordered.
+    released: dict[AttemptKey, None] = field(default_factory=dict)
+
+
+class NoNeedlessRerun(Invariant):
+    """See the module."""
+
+    name = "finished work that lives does not run again"
+
+    def __init__(self, view: ClusterView, broken: Broken) -> None:
+        super().__init__(view, broken)
+        self._leaders: dict[tuple[str, str], _Leader] = {}
+        #: Attempts that some leader has reset: they may be rejected by another.
+        self._reset: dict[AttemptKey, None] = {}
+
+    def step(self, step: Step) -> None:
+        """Judge what a leader decides against the truth."""
+        leader = self._leaders.get((step.leader, step.job_id))
+        recovers = isinstance(step.signal, sig.RecoveryStarted)
+        if leader is None or leader.epoch != step.epoch or recovers:
+            leader = _Leader(step.epoch, step.at_s if recovers else None)
+            self._leaders[step.leader, step.job_id] = leader
+            _remember_finished(leader, step.scheduler.graph)
+        else:
+            self._follow(step, leader)
+        for action in step.decision.actions:
+            if isinstance(action, act.ReleasePartitions):
+                self._judge_releases(step, leader, action)
+                leader.released.update(dict.fromkeys(action.keys))
+            elif isinstance(action, act.RejectOffers):
+                self._judge_rejections(step, leader, action)
+            elif isinstance(action, act.Deploy):
+                self._judge_deployment(step)
+
+    def _follow(self, step: Step, leader: _Leader) -> None:
+        graph = step.scheduler.graph
+        for event in step.decision.events:
+            if event.HasField("vertex_finished"):
+                finished = event.vertex_finished
+                key = AttemptKey.from_proto(finished.execution.attempt)
+                stored = (key, finished.location.worker_id)
+                leader.stored[key.vertex_id, key.subtask] = stored
+            elif event.HasField("vertex_reset"):
+                for subtask in event.vertex_reset.subtasks:
+                    vertex = graph.vertex_at(event.vertex_reset.vertex_id, subtask)
+                    self._judge_reset(step, leader, vertex, event.vertex_reset.reason)
+        for event in step.decision.events:
+            if event.HasField("vertex_reset"):
+                for subtask in event.vertex_reset.subtasks:
+                    gone = leader.stored.pop((event.vertex_reset.vertex_id, subtask), None)
+                    if gone is not None:
+                        self._reset[gone[0]] = None
+
+    # ------------------------------------------------------------------ resets
+
+    def _judge_reset(
+        self, step: Step, leader: _Leader, vertex: ExecutionVertex, reason: _Reason.ValueType
+    ) -> None:
+        key, worker_id = leader.stored.get(vertex.id, (None, ""))
+        if key is None:
+            self.broken(f"{step.leader} resets {vertex.id}, which it has not seen finish")
+        elif reason == events_pb2.RESET_REASON_INDETERMINATE_PRODUCER:
+            if not _producer_is_reset(step, vertex):
+                self.broken(f"{step.leader} resets {key} for a producer that it does not reset")
+        elif reason == events_pb2.RESET_REASON_STAGED_FILES_LOST:
+            self._judge_staged_files(step, key, worker_id)
+        elif key not in leader.released and self._is_there(step, leader, key, worker_id, reason):
+            name = _Reason.Name(reason)
+            self.broken(
+                f"{step.leader} (epoch {step.epoch}) resets {key} ({name}), though {worker_id} is"
+                " alive, registered in time, and holds it"
+            )
+
+    def _is_there(
+        self,
+        step: Step,
+        leader: _Leader,
+        key: AttemptKey,
+        worker_id: str,
+        reason: _Reason.ValueType,
+    ) -> bool:
+        """Whether the leader could have had the partitions of a finished attempt."""
+        worker = self.view.worker(worker_id)
+        if worker is None or worker.paused or not lives(worker, key):
+            return False
+        recovery = step.scheduler.reconciliation
+        offer = recovery.offers.get(worker_id) if recovery is not None else None
+        if offer is not None and offer.late:
+            return False
+        if reason in (
+            events_pb2.RESET_REASON_WORKER_LOST,
+            events_pb2.RESET_REASON_PARTITION_LOST,
+        ):
+            return self._is_calm()
+        if worker_id in step.scheduler.core.workers:
+            return True
+        return self._waited_too_short(step, leader)
+
+    def _waited_too_short(self, step: Step, leader: _Leader) -> bool:
+        """Whether a worker that has not come might still come in time: the wait is not over."""
+        recovery, since_s = step.scheduler.reconciliation, leader.recovering_since_s
+        if recovery is None or since_s is None or not isinstance(step.signal, sig.TimerFired):
+            return False
+        waited_s = step.at_s - since_s
+        return waited_s < CLOCK_RATE_MIN * step.scheduler.core.options.recovery_wait_s
+
+    def _is_calm(self) -> bool:
+        """Whether no fault can deceive anybody any more."""
+        since_s = self.view.calm_since_s
+        return since_s is not None and self.view.now_s - since_s > self.view.patience_s
+
+    def _judge_staged_files(self, step: Step, key: AttemptKey, worker_id: str) -> None:
+        worker = self.view.worker(worker_id)
+        execution = worker.finished.get(key) if worker is not None else None
+        if execution is None or not self._is_calm():
+            return
+        if all(exists(self.view.shared, file.staged_path) for file in execution.staged_files):
+            self.broken(f"{step.leader} resets {key}, whose staged files are all there")
+
+    # ------------------------------------------------------------------ offers
+
+    def _judge_rejections(self, step: Step, leader: _Leader, action: act.RejectOffers) -> None:
+        if not isinstance(step.signal, sig.WorkerRegistered) or not action.keys:
+            return
+        if action.reason == "late" and self._is_in_time(step, leader, action.worker_id):
+            self.broken(
+                f"{step.leader} (epoch {step.epoch}) rejects what {action.worker_id} offers for job"
+                f" {step.job_id} as late, {step.at_s - (leader.recovering_since_s or 0.0):.3f} s"
+                " after it began to wait"
+            )
+        if action.reason != "late":
+            for key in action.keys:
+                self._judge_rejection(step, action.worker_id, key)
+
+    def _is_in_time(self, step: Step, leader: _Leader, worker_id: str) -> bool:
+        """Whether a worker that comes now comes while offers are still open."""
+        recovery, since_s = step.scheduler.reconciliation, leader.recovering_since_s
+        if recovery is None or since_s is None or worker_id not in recovery.previous_workers:
+            return False
+        if _is_over(step):
+            return False
+        options = step.scheduler.core.options
+        # Waiting ends early when nothing is awaited; unlogged work has a window of its own.
+        window_s = min(options.adoption_wait_s, options.recovery_wait_s)
+        return step.at_s - since_s < CLOCK_RATE_MIN * window_s
+
+    def _judge_rejection(self, step: Step, worker_id: str, key: AttemptKey) -> None:
+        """An offer that was in time and is rejected: something must contradict it."""
+        scheduler, graph = step.scheduler, step.scheduler.graph
+        vertex = graph.find(key)
+        if vertex is None or _is_over(step) or not lives(self.view.worker(worker_id), key):
+            return
+        if vertex.state is ExecutionState.FINISHED:
+            current = vertex.key(graph.job_id) == key and vertex.stored_at == worker_id
+            if current and not graph.vertices[key.vertex_id].released and vertex.available:
+                self.broken(f"{step.leader} rejects {key}, which counts, from {worker_id}")
+            return
+        recovery = scheduler.reconciliation
+        if recovery is None or not recovery.open or key.epoch >= step.epoch or key in self._reset:
+            return
+        if vertex.state in ACTIVE_EXECUTION_STATES or vertex.pinned_splits is not None:
+            return
+        if graph.vertices[key.vertex_id].source is not None:
+            return  # another attempt may have read its splits
+        if all(p.state is ExecutionState.FINISHED for p in graph.producers(vertex)):
+            self.broken(
+                f"{step.leader} rejects {key} from {worker_id}: it had finished, nothing replaces"
+                " it, and it runs again"
+            )
+
+    def _judge_releases(self, step: Step, leader: _Leader, action: act.ReleasePartitions) -> None:
+        """What counts is deleted only when nobody can need it any more."""
+        graph = step.scheduler.graph
+        for key in action.keys:
+            vertex = graph.find(key)
+            counts = vertex is not None and vertex.key(graph.job_id) == key
+            if vertex is None or not counts or vertex.state is not ExecutionState.FINISHED:
+                continue
+            if graph.needed(vertex):
+                self.broken(f"{step.leader} has {key} deleted, which an unfinished subtask needs")
+
+    def _judge_deployment(self, step: Step) -> None:
+        recovery = step.scheduler.reconciliation
+        if recovery is not None and recovery.adopting:
+            self.broken(
+                f"{step.leader} deploys an attempt of job {step.job_id} while previous workers may"
+                " still offer finished work"
+            )
+
+
+def _remember_finished(leader: _Leader, graph: ExecutionGraph) -> None:
+    for vertex in graph.all_subtasks():
+        if vertex.state is ExecutionState.FINISHED:
+            leader.stored[vertex.id] = (vertex.key(graph.job_id), vertex.stored_at)
+
+
+def _producer_is_reset(step: Step, vertex: ExecutionVertex) -> bool:
+    """Whether this step resets an indeterminate subtask that the vertex has read."""
+    graph = step.scheduler.graph
+    producers = {
+        producer.id: None
+        for producer in graph.producers(vertex)
+        if graph.vertices[producer.vertex_id].determinism == DETERMINISM_INDETERMINATE
+    }
+    return any(
+        (event.vertex_reset.vertex_id, subtask) in producers
+        for event in step.decision.events
+        if event.HasField("vertex_reset")
+        for subtask in event.vertex_reset.subtasks
+    )
+
+
+def _is_over(step: Step) -> bool:
+    """Whether no worker's finished work is wanted any more."""
+    graph = step.scheduler.graph
+    ending = graph.state in (JobState.FAILING, JobState.CANCELLING)
+    return ending or graph.commit is not None or step.scheduler.ended is not None

@@ -1,0 +1,65 @@
+"""What lies on storages, looked at from outside of the world: no time, no faults, no process."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+
+from holdover.ids import AttemptKey, partition_name
+from holdover.runtime import Disk
+from holdover.v1.archive_pb2 import ArchivedJob
+from holdover.v1.common_pb2 import FinishedExecution
+from holdover.v1.job_pb2 import JobGraph
+from jobmanager.job_store import JobStore
+from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
+from simulator.invariants.view import ClusterView, WorkerView, at_once
+
+
+def archived(view: ClusterView, job_id: str) -> ArchivedJob | None:
+    """How a job has ended, once that is on the shared storage.
+
+    Raises `StorageError` when the file is damaged.
+    """
+    return at_once(JobStore(view.shared, view.storage_directory).read_archive(job_id))
+
+
+def files_below(disk: Disk, directory: str) -> Iterator[str]:
+    """Paths of all files in a directory and below it, sorted; none when it does not exist."""
+    if at_once(disk.stat(directory)) is None:
+        return
+    for entry in at_once(disk.list_directory(directory)):
+        path = posixpath.join(directory, entry.name)
+        if entry.is_directory:
+            yield from files_below(disk, path)
+        else:
+            yield path
+
+
+def exists(disk: Disk, path: str) -> bool:
+    """Whether there is a file or directory of that path."""
+    return at_once(disk.stat(path)) is not None
+
+
+def output_directories(graph: JobGraph) -> list[str]:
+    """Where the sinks of a job publish."""
+    return [
+        operator.sink.path
+        for vertex in graph.vertices
+        for operator in vertex.operators
+        if operator.HasField("sink")
+    ]
+
+
+def lives(worker: WorkerView | None, key: AttemptKey) -> bool:
+    """Whether a finished attempt is held by a living TaskManager with all files of its
+    partitions."""
+    execution = worker.finished.get(key) if worker is not None else None
+    return worker is not None and execution is not None and _files_there(worker, key, execution)
+
+
+def _files_there(worker: WorkerView, key: AttemptKey, execution: FinishedExecution) -> bool:
+    return all(
+        exists(worker.disk, partition_base(worker.shuffle_directory, name) + suffix)
+        for name in (partition_name(key, p.output) for p in execution.partitions)
+        for suffix in (INDEX_SUFFIX, DATA_SUFFIX)
+    )
