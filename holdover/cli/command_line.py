@@ -60,6 +60,38 @@ def run(work: Coroutine[Any, Any, ResultT]) -> ResultT:
         return asyncio.run(work)
 
 
+async def until_terminated(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Lets Ctrl-C and SIGTERM end the work in its own order, which stops what it has started."""
+    import asyncio
+    import signal
+
+    task = asyncio.current_task()
+    assert task is not None
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, task.cancel)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def new_directory(wanted: Path | None, option: str, prefix: str) -> Path:
+    """An empty directory: the one that `option` wants, or else a temporary one.
+
+    Raises OSError, DirectoryNotEmpty when it holds something.
+    """
+    import tempfile
+
+    from holdover.cli.local_cluster import DirectoryNotEmpty
+
+    if wanted is None:
+        return Path(tempfile.mkdtemp(prefix=prefix))
+    wanted.mkdir(parents=True, exist_ok=True)
+    if any(wanted.iterdir()):
+        raise DirectoryNotEmpty(f"{wanted} is not empty: choose a new {option} for the cluster")
+    return wanted.absolute()
+
+
 @contextmanager
 def errors_told() -> Iterator[None]:
     """Turn errors that a user can act on into a sentence on standard error and an exit code."""

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdover.cli.command_line import EXIT_INTERRUPTED, AsJson, errors_told, run, tell, write_json
+from holdover.cli.command_line import (
+    EXIT_INTERRUPTED,
+    AsJson,
+    errors_told,
+    new_directory,
+    run,
+    tell,
+    until_terminated,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from holdover.cli.demo_run import Facts
@@ -74,9 +82,9 @@ def _demonstrate(query: Query, scale: float, wanted: Path | None, keep: bool, qu
         f"TPC-H at scale factor {scale:g}, {human_bytes(data.bytes())} of Parquet"
         f" in {data.directory}",
     )
-    place = _new_directory(wanted)
+    place = new_directory(wanted, "--directory", "holdover-demo-")
     try:
-        facts = run(_until_terminated(Demonstration(query, data, place, screen).run()))
+        facts = run(until_terminated(Demonstration(query, data, place, screen).run()))
     except typer.Exit as ended:
         keep = keep or ended.exit_code != EXIT_INTERRUPTED
         raise
@@ -87,35 +95,6 @@ def _demonstrate(query: Query, scale: float, wanted: Path | None, keep: bool, qu
             shutil.rmtree(place)
     screen.end(facts.good, _summary(facts))
     return facts
-
-
-async def _until_terminated(work: Coroutine[Any, Any, Facts]) -> Facts:
-    """Lets Ctrl-C and SIGTERM end the demonstration after its cluster has been stopped."""
-    import asyncio
-    import signal
-
-    task = asyncio.current_task()
-    assert task is not None
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(signal_number, task.cancel)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-
-
-def _new_directory(wanted: Path | None) -> Path:
-    """An empty directory. Raises OSError, DemoFailed when it holds something."""
-    import tempfile
-
-    from holdover.cli.demo_run import DemoFailed
-
-    if wanted is None:
-        return Path(tempfile.mkdtemp(prefix="holdover-demo-"))
-    wanted.mkdir(parents=True, exist_ok=True)
-    if any(wanted.iterdir()):
-        raise DemoFailed(f"{wanted} is not empty: choose a new --directory for the cluster")
-    return wanted.absolute()
 
 
 def _summary(facts: Facts) -> str:

@@ -54,6 +54,10 @@ class LocalClusterError(HoldoverError):
     """The local cluster cannot be started or stopped; the message says why and what to do."""
 
 
+class DirectoryNotEmpty(LocalClusterError):
+    """A cluster that is to start from nothing was given a directory that holds something."""
+
+
 class LocalCluster:
     """One JobManager and some TaskManagers as processes, under one directory.
 
