@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from holdover.ids import AttemptKey
 from holdover.runtime import Runtime
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
-from holdover.v1 import archive_pb2, common_pb2, events_pb2, job_pb2, jobmanager_pb2
+from holdover.v1 import archive_pb2, events_pb2, job_pb2, jobmanager_pb2
 from jobmanager.event_store import (
     EventStoreDegraded,
     JobEventWriter,
@@ -32,7 +31,7 @@ from jobmanager.event_store import (
 from jobmanager.event_store.disabled import DisabledJobEventWriter
 from jobmanager.job_files import RETRY_DELAY_S_MAX, JobFiles
 from jobmanager.job_options import event_writer_settings, restart_strategy, scheduler_options
-from jobmanager.job_status import JobHistory, job_status, result_files
+from jobmanager.job_status import JobHistory, internal_failure, job_status, result_files
 from jobmanager.job_store import JobStore, StoredJob
 from jobmanager.recovery import RecoveryObserver, replay_job
 from jobmanager.recovery_reports import RecoveryReports
@@ -45,7 +44,6 @@ from jobmanager.scheduler.scheduler import Scheduler
 from jobmanager.scheduler.states import InvalidTransition, JobState
 from jobmanager.worker_connection import CancelOrder, DeployOrder, ReleaseOrder
 
-TRACEBACK_CHARACTERS_MAX = 64 * 1024
 INBOX_SIGNALS_MAX = 10_000
 END = "end"  # the work that records how the job ended, and the timer that repeats it
 
@@ -271,13 +269,7 @@ class JobMaster:
         if self._ending is not None:
             return Decision()  # how it ends is decided, and may be published
         self._failed_internally = True
-        trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:]
-        failure = common_pb2.Failure(
-            kind=common_pb2.FAILURE_KIND_JOB,
-            message=f"the JobManager failed on this job: {error!r}; please report this",
-            traceback=trace,
-        )
-        self._begin_end(act.EndJob(JobState.FAILED, failure))
+        self._begin_end(act.EndJob(JobState.FAILED, internal_failure(error)))
         return Decision()
 
     def _begin_end(self, action: act.EndJob) -> None:
@@ -478,6 +470,16 @@ class JobMaster:
     def scheduler(self) -> Scheduler:
         """The scheduler, to be read only."""
         return self._scheduler
+
+    @property
+    def events(self) -> JobEventWriter | DisabledJobEventWriter:
+        """The event log's writer, to be read only."""
+        return self._events
+
+    @property
+    def waiting(self) -> tuple[int, int, int]:
+        """How many signals, releases and timers wait."""
+        return len(self._inbox), len(self._releases), len(self._timers)
 
     @property
     def version(self) -> int:

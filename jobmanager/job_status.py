@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Sequence
 
 from holdover.runtime import Clock
@@ -14,6 +15,7 @@ from jobmanager.scheduler.states import ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex
 
 HISTORY_ENTRIES_MAX = 500
+TRACEBACK_CHARACTERS_MAX = 64 * 1024
 
 _log = Log(__name__)
 
@@ -156,3 +158,13 @@ def result_files(graph: ExecutionGraph) -> list[jobmanager_pb2.ResultFile]:
                     )
                 )
     return files
+
+
+def internal_failure(error: Exception) -> common_pb2.Failure:
+    """What a job that met a defect of the JobManager ends with."""
+    trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:]
+    return common_pb2.Failure(
+        kind=common_pb2.FAILURE_KIND_JOB,
+        message=f"the JobManager failed on this job: {error!r}; please report this",
+        traceback=trace,
+    )

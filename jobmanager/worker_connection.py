@@ -113,6 +113,11 @@ class WorkerConnection:
         self._orders: deque[Order] = deque()
         self._wake = asyncio.Event()
 
+    @property
+    def orders_waiting(self) -> int:
+        """Orders that are not under way yet."""
+        return len(self._orders)
+
     def give(self, order: Order) -> None:
         """Queue an order. The queue holds at most what the scheduler has slots and partitions
         for.

@@ -32,6 +32,9 @@ class Deletions:
         self._names: deque[str] = deque()
         self._added = asyncio.Event()
 
+    def __len__(self) -> int:
+        return len(self._names)
+
     def add(self, names: Iterable[str]) -> None:
         """Delete these soon, in this order."""
         self._names.extend(names)

@@ -72,6 +72,21 @@ class TaskManager:
         self._server: Server | None = None
         self._executor: TaskExecutor | None = None
 
+    @property
+    def finished(self) -> PartitionStore:
+        """What is held of finished attempts, to be read only."""
+        return self._finished
+
+    @property
+    def directory(self) -> WorkingDirectory | None:
+        """Where it keeps its files; None before `start`."""
+        return self._directory
+
+    @property
+    def executor(self) -> TaskExecutor | None:
+        """Who runs the tasks, to be read only; None before `start`."""
+        return self._executor
+
     async def start(self) -> None:
         """Open everything and begin to look for a leader.
 

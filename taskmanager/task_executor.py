@@ -45,7 +45,7 @@ from taskmanager.slot_table import SlotRefused, SlotTable
 from taskmanager.working_directory import WorkingDirectory
 
 #: Reports that may wait; beyond it no attempt is taken. A leader that answers empties it at once.
-_REPORTS_MAX = 10_000
+REPORTS_MAX = 10_000
 #: Attempts that ended without a result and are remembered, so that a repeated deployment of one
 #: does not run it again.
 _ENDED_MAX = 4_096
@@ -91,7 +91,7 @@ class TaskExecutor:
         self._slots = SlotTable(identity.slots)
         self._jobs: dict[str, JobLeaderConnection] = {}
         self._releases: dict[str, asyncio.Event] = {}
-        self._reports = ReportQueue(_REPORTS_MAX)
+        self._reports = ReportQueue(REPORTS_MAX)
         self._ended: dict[AttemptKey, None] = {}
         self._offered_as_running: dict[AttemptKey, None] = {}
         self._deadlines_changed = asyncio.Event()
@@ -124,6 +124,26 @@ class TaskExecutor:
             on_end=self._on_end,
         )
         self._deletions = Deletions(runtime.disk, directory.shuffle)
+
+    @property
+    def occupants(self) -> list[AttemptKey]:
+        """The attempts in slots."""
+        return self._slots.occupants()
+
+    @property
+    def jobs(self) -> list[str]:
+        """Jobs of which anything is known here, those that are just being released included."""
+        return list(dict.fromkeys((*self._jobs, *self._releases)))
+
+    @property
+    def reports_waiting(self) -> int:
+        """Reports that no leader has taken yet."""
+        return len(self._reports)
+
+    @property
+    def deletions_waiting(self) -> int:
+        """Partitions that are served no longer and not yet deleted."""
+        return len(self._deletions)
 
     def start(self, address: str) -> None:
         """Begin to look for a leader; `address` is host:port of the service in front of this."""

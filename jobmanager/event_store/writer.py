@@ -141,6 +141,24 @@ class JobEventWriter:
         return self._sequence
 
     @property
+    def unwritten(self) -> tuple[bytes, ...] | None:
+        """Encoded records in memory; None while a write is under way or a snapshot is due, when
+        the log's future content cannot be told from outside."""
+        if self._in_flight_bytes or self._needs_snapshot:
+            return None
+        return tuple(self._buffer)
+
+    @property
+    def directory(self) -> str:
+        """Where the log's segments are."""
+        return self._directory
+
+    @property
+    def settings(self) -> EventWriterSettings:
+        """The bounds it keeps."""
+        return self._settings
+
+    @property
     def status(self) -> EventStoreStatus:
         """The state and the counters now."""
         return EventStoreStatus(
