@@ -1,10 +1,12 @@
 """What can be wrong with a storage, by path pattern and operation.
 
 Model: an operation fails with an errno, a given number of times or until healed; a storage is
-read-only or full; an operation hangs until healed (then it goes on as if it had begun at that moment); an
-operation takes longer. Hanging and slowness are a matter of time: a storage that is used without a
-world ignores them. Not modelled: bits that rot unnoticed (`SimulatedStorage.overwrite` damages a
-file), errors that strike only part of a device.
+read-only or full; an operation hangs until healed, and then goes on as if it had begun at that
+moment; an operation takes longer. Hanging and slowness are a matter of time: a storage that is used
+without a world ignores them.
+
+Not modelled: bits that rot unnoticed (`SimulatedStorage.overwrite` damages a file), errors that
+strike only part of a device.
 
 Operations are named by the methods of `Disk`: read write sync truncate publish open_append
 sync_directory rename remove remove_tree make_directories list_directory stat glob lock free_bytes.
