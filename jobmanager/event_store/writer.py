@@ -144,9 +144,8 @@ class JobEventWriter:
     def unwritten(self) -> tuple[bytes, ...] | None:
         """Encoded records in memory; None while a write is under way or a snapshot is due, when
         the log's future content cannot be told from outside."""
-        if self._in_flight_bytes or self._needs_snapshot:
-            return None
-        return tuple(self._buffer)
+        all_else_is_durable = self._durable_sequence + len(self._buffer) == self._sequence
+        return tuple(self._buffer) if all_else_is_durable and not self._needs_snapshot else None
 
     @property
     def directory(self) -> str:

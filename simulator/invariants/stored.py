@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from typing import cast
 
 from holdover.ids import AttemptKey, partition_name
-from holdover.runtime import Disk
+from holdover.runtime import Disk, Entry, FileStat
 from holdover.v1.archive_pb2 import ArchivedJob
 from holdover.v1.common_pb2 import FinishedExecution
 from holdover.v1.job_pb2 import JobGraph
 from jobmanager.job_store import JobStore
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
 from simulator.invariants.view import ClusterView, WorkerView, at_once
+from simulator.world.medium import DirectoryNode, FileNode
+from simulator.world.storage import SimulatedStorage
 
 
 def archived(view: ClusterView, job_id: str) -> ArchivedJob | None:
@@ -63,3 +66,43 @@ def _files_there(worker: WorkerView, key: AttemptKey, execution: FinishedExecuti
         for name in (partition_name(key, p.output) for p in execution.partitions)
         for suffix in (INDEX_SUFFIX, DATA_SUFFIX)
     )
+
+
+class StoredFiles:
+    """What is on a storage, past its faults and whether it has power or not; for reading."""
+
+    def __init__(self, storage: SimulatedStorage) -> None:
+        self._storage = storage
+
+    async def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """See `Disk.read`."""
+        data = self._storage.file(path).data
+        return bytes(data[offset:] if length is None else data[offset : offset + length])
+
+    async def list_directory(self, path: str) -> list[Entry]:
+        """See `Disk.list_directory`."""
+        return [
+            Entry(name, isinstance(node, DirectoryNode), _size_bytes(node))
+            for name, node in sorted(self._storage.directory(path).entries.items(), key=_name)
+        ]
+
+    async def stat(self, path: str) -> FileStat | None:
+        """See `Disk.stat`."""
+        try:
+            node = self._storage.node(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return FileStat(path, _size_bytes(node), isinstance(node, DirectoryNode))
+
+
+def as_it_is(storage: SimulatedStorage) -> Disk:
+    """A storage to be looked at by invariants: see `StoredFiles`."""
+    return cast(Disk, StoredFiles(storage))
+
+
+def _size_bytes(node: FileNode | DirectoryNode) -> int:
+    return 0 if isinstance(node, DirectoryNode) else node.size_bytes
+
+
+def _name(entry: tuple[str, object]) -> str:
+    return entry[0]

@@ -100,7 +100,7 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A living TaskManager. Directories are its own, on `disk`."""
+    """A living TaskManager. Directories are its own, on `disk` (`stored.as_it_is`)."""
 
     #: Of the process, told apart by its life: "tm-3#0".
     name: str
@@ -139,7 +139,7 @@ class ClusterView(Protocol):
 
     @property
     def shared(self) -> Disk:
-        """The storage that all hosts share, to be looked at with `at_once`."""
+        """The storage that all hosts share (`stored.as_it_is`), to be read with `at_once`."""
         ...
 
     @property
