@@ -13,6 +13,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from holdover.ids import AttemptKey
 from holdover.jobgraph.workload_draws import order_shift, row_bytes_until
@@ -134,10 +135,10 @@ class ModelledPartition:
     def subpartition_bytes(self) -> list[int]:
         """Bytes of each subpartition."""
         if not self.entries:
-            ends = [
-                self.data_bytes * i // self.subpartitions for i in range(self.subpartitions + 1)
+            total, count = self.data_bytes, self.subpartitions
+            return [
+                end - start for start, end in pairwise(total * i // count for i in range(count + 1))
             ]
-            return [end - start for start, end in zip(ends, ends[1:], strict=False)]
         sizes = [0] * self.subpartitions
         for subpartition, _, n_bytes in self.entries:
             sizes[subpartition] = n_bytes
@@ -180,12 +181,16 @@ def read_rows(index: bytes, data: bytes, first: int, end: int) -> tuple[Rows, in
             n_bytes += size
         position += rows
         until = position
-    rows_data = memoryview(data).cast("q")
-    found = Rows()
-    found.ids.frombytes(rows_data[start:until])
-    if n_makers:
-        found.makers.frombytes(rows_data[n_rows + start : n_rows + until])
-    return found, n_bytes
+    return Rows(
+        _words(data, start, until),
+        _words(data, n_rows + start, n_rows + until) if n_makers else array("q"),
+    ), n_bytes
+
+
+def _words(data: bytes, start: int, end: int) -> array[int]:
+    words = array("q")
+    words.frombytes(data[start * _WORD_BYTES : end * _WORD_BYTES])
+    return words
 
 
 def _checked_index(index: bytes) -> array[int]:
