@@ -44,6 +44,7 @@ class Host:
     clock_rate: float = 1.0
     #: What its wall clock shows beyond the world's, milliseconds; jumps are changes of this.
     wall_offset_ms: int = 0
+    #: Those that are not dead.
     processes: list[Process] = field(default_factory=list)
     #: A moment at which both clocks are known: (the world's, the host's).
     _clock_set: tuple[float, float] = (0.0, 0.0)
@@ -64,8 +65,8 @@ class Host:
         self.clock_rate = rate
 
     def living(self) -> list[Process]:
-        """Its processes that are not dead."""
-        return [p for p in self.processes if p.state is not ProcessState.DEAD]
+        """Its processes that are not dead, oldest first."""
+        return list(self.processes)
 
 
 class Process:
@@ -115,6 +116,7 @@ class Process:
             return
         self.state = ProcessState.DEAD
         self.ended_s = self.loop.now_s
+        self.host.processes.remove(self)
         # A task that is garbage collected runs its `finally`: kept until the world is closed.
         self.loop.graveyard.extend(self.tasks)
         self.ready.clear()

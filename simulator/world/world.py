@@ -12,12 +12,14 @@ from holdover.runtime import Runtime
 from simulator.observer import Observer
 from simulator.world.clock import HostClock, SeededRandomness
 from simulator.world.disk import ProcessDisk
+from simulator.world.links import LinkSettings
 from simulator.world.loop import VirtualLoop
+from simulator.world.modelled_task import TaskModel
 from simulator.world.modelled_task import TaskModel
 from simulator.world.network import SimulatedNetwork
 from simulator.world.partitions import ModelledPartitionServers
 from simulator.world.process import CURRENT, Host, Process
-from simulator.world.storages import Storages
+from simulator.world.storages import DiskSettings, Storages
 from simulator.world.task_processes import ModelledTaskProcesses
 from simulator.world.trace import Trace
 
@@ -36,16 +38,26 @@ class UncaughtFailure:
 class World:
     """See the module. Everything in it is a function of the seed and of what is done to it."""
 
-    def __init__(self, seed: int, *, keep_trace_lines_max: int = 0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        links: LinkSettings | None = None,
+        disks: DiskSettings | None = None,
+        tasks: TaskModel | None = None,
+        keep_trace_lines_max: int = 0,
+    ) -> None:
         self.seed = seed
         self.loop = VirtualLoop(self.random("loop"))
         self.trace = Trace(lambda: self.loop.now_s, keep_trace_lines_max)
         self.hosts: dict[str, Host] = {}
+        self._lives: dict[str, int] = {}
         self.failures: list[UncaughtFailure] = []
         #: Who watches; told in this order.
         self.observers: list[Observer] = []
-        self.network = SimulatedNetwork(self)
-        self.storages = Storages(self)
+        self.network = SimulatedNetwork(self, links)
+        self.storages = Storages(self, disks)
+        self.task_model = tasks or TaskModel()
         #: What all modelled tasks share.
         self.task_model = TaskModel()
         self.loop.set_failure_handler(self._note_failure)
@@ -65,7 +77,8 @@ class World:
 
     def process(self, host: Host, name: str) -> Process:
         """A new life of the process `name`."""
-        life = sum(process.name == name for process in host.processes)
+        life = self._lives.get(name, -1) + 1
+        self._lives[name] = life
         process = Process(self.loop, host, name, life)
         process.on_end(lambda: self.trace.note(name, "ends"))
         self.trace.note(name, "starts", str(life))
@@ -116,6 +129,10 @@ class World:
         for process in host.living():
             process.end()
         self.storages.power_loss(host)
+
+    def power_on(self, host: Host) -> None:
+        """The host is there again, with an empty memory. No-op when it never went."""
+        self.network.end_silence(host)
 
     def _note_failure(self, process: Process | None, context: dict[str, Any]) -> None:
         exception = context.get("exception")
