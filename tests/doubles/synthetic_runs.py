@@ -102,7 +102,12 @@ def _run_vertex(run: _Run, vertex: VertexRecord, free: list[_Place], ready_s: fl
     """Schedule all of a vertex from `ready_s`; returns when its last subtask finished."""
     todo = deque(range(vertex.parallelism))
     latest_s = ready_s
-    while todo:
+    cut: list[int] = []
+    while todo or cut:
+        if not todo:
+            ready_s = ready_s if run.resumed else _resume(run, free)
+            todo.extend(cut)
+            cut.clear()
         subtask = todo.popleft()
         at_s, worker, slot = heapq.heappop(free)
         at_s = max(at_s, ready_s)
@@ -114,7 +119,7 @@ def _run_vertex(run: _Run, vertex: VertexRecord, free: list[_Place], ready_s: fl
         end_s = at_s + run.shape.task_s * run.chance.lognormvariate(0.0, 0.35)
         if at_s < run.crash_s < end_s:
             _cut_short(run, vertex, subtask, (at_s, worker, slot))
-            todo.append(subtask)
+            cut.append(subtask)
             heapq.heappush(free, (run.resume_s, worker, slot))
             continue
         _attempt(run, vertex, subtask, (at_s, worker, slot), end_s, "finished")

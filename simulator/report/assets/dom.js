@@ -1,0 +1,79 @@
+// Elements and texts. Everything that comes from a run enters the page as text, never as markup.
+
+function el(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+  element.append(...children);
+  return element;
+}
+
+function table(caption, columns, rows) {
+  const head = columns.map((name) => el("th", { scope: "col" }, name));
+  const body = rows.map((row) =>
+    el("tr", {}, row.map((cell, i) => el("td", { class: isNumber(cell) ? "number" : null, "data-label": columns[i] },
+      cell instanceof Node ? cell : isNumber(cell) ? countText(cell) : String(cell)))));
+  return el("div", { class: "table-box", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
+}
+
+function isNumber(value) {
+  return typeof value === "number";
+}
+
+function countText(value) {
+  return Number.isInteger(value) ? value.toLocaleString("en") : String(Math.round(value * 1000) / 1000);
+}
+
+function nounText(count, noun) {
+  return `${countText(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+function secondsText(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 99.95) return `${seconds.toFixed(1)} s`;
+  if (seconds < 7200) return `${(seconds / 60).toFixed(1)} min`;
+  return `${(seconds / 3600).toFixed(1)} h`;
+}
+
+// A moment of the run, exact enough for the time that is visible.
+function momentText(seconds, visibleS) {
+  const digits = visibleS > 60 ? 1 : visibleS > 5 ? 2 : 3;
+  if (seconds < 600) return `${seconds.toFixed(digits)} s`;
+  const hours = Math.floor(seconds / 3600);
+  const minutes = Math.floor(seconds / 60) % 60;
+  const rest = (seconds % 60).toFixed(digits).padStart(digits + 3, "0");
+  return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
+}
+
+function bytesText(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let i = 0;
+  while (bytes >= 1024 && i < units.length - 1) {
+    bytes /= 1024;
+    i += 1;
+  }
+  return `${i === 0 || bytes >= 100 ? Math.round(bytes) : bytes.toFixed(1)} ${units[i]}`;
+}
+
+function clamp(value, low, high) {
+  return Math.min(high, Math.max(low, value));
+}
+
+// Even steps of 1, 2 or 5 times a power of ten: at most `countMax` of them in a span.
+function niceStep(span, countMax) {
+  const rough = span / Math.max(1, countMax);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].map((m) => m * power).find((step) => step >= rough);
+}

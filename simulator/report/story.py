@@ -1,0 +1,125 @@
+"""What happened in a run, in a few sentences: what a reader should know before looking."""
+
+from __future__ import annotations
+
+import shlex
+from itertools import pairwise
+
+from simulator.record import AttemptRecord, EpochRecord, RunRecord
+from simulator.report.columns import attempt_fates
+
+#: Faults and handovers that are told; the page lists all of them.
+_TOLD_MAX = 4
+
+
+def run_story(record: RunRecord) -> list[str]:
+    """Sentences about a run, most important first; never empty."""
+    story = [_findings(record)] if record.findings else []
+    story += _handovers(record)
+    story += _work(record)
+    story += _jobs(record)
+    return story
+
+
+def reproducing_line(record: RunRecord) -> str:
+    """The command that makes this run once more."""
+    verb = "simulate" if record.world == "simulated" else "run"
+    words = ["holdover", verb, record.scenario, "--seed", str(record.seed)]
+    for option, value in record.options.items():
+        words += ["--sweep", f"{option}={value}"]
+    return shlex.join(words)
+
+
+def outcome(record: RunRecord) -> str:
+    """In one or two words."""
+    if record.findings:
+        return f"{_count(len(record.findings), 'finding')}"
+    states = [job.state for job in record.jobs]
+    if not states:
+        return "no job"
+    if all(state == "FINISHED" for state in states):
+        return "finished"
+    return ", ".join(dict.fromkeys(s.lower() for s in states if s != "FINISHED"))
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration as a person writes it."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _findings(record: RunRecord) -> str:
+    names = list(dict.fromkeys(finding.invariant for finding in record.findings))
+    return f"{_count(len(record.findings), 'finding')}: {'; '.join(names)}."
+
+
+def _handovers(record: RunRecord) -> list[str]:
+    told = [_handover(old, new) for old, new in pairwise(record.epochs)][:_TOLD_MAX]
+    if record.epochs and record.epochs[-1].until_s is not None:
+        last = record.epochs[-1]
+        if last.until_s is not None and last.until_s < record.duration_s - 0.001:
+            told.append(f"The last leader, {last.jobmanager}, was lost at {last.until_s:.1f} s.")
+    more = len(record.epochs) - 1 - _TOLD_MAX
+    return [*told, f"Leadership changed {more} more times."] if more > 0 else told
+
+
+def _handover(old: EpochRecord, new: EpochRecord) -> str:
+    end_s = new.from_s if old.until_s is None else old.until_s
+    who = f"{new.jobmanager} led {seconds_text(max(0.0, new.from_s - end_s))} later"
+    if new.jobmanager == old.jobmanager:
+        who = f"it led again {seconds_text(max(0.0, new.from_s - end_s))} later"
+    waits = [until - start for _, start, until in new.reconciling if until is not None]
+    wait = f" and waited {seconds_text(max(waits))} for workers" if waits else ""
+    return f"{old.jobmanager} was lost at {end_s:.1f} s; {who}{wait}."
+
+
+def _work(record: RunRecord) -> list[str]:
+    fates = attempt_fates(record.attempts)
+    if not fates:
+        return ["No task ran."]
+    if len(record.epochs) < 2:
+        vain = len(fates) - fates.count("kept") - fates.count("repeated") - fates.count("running")
+        if not vain:
+            return [f"All {_count(len(fates), 'attempt')} were kept; nothing ran twice."]
+        return [f"{_count(vain, 'attempt')} of {len(fates):,} came to nothing."]
+    lost_s = record.epochs[0].until_s
+    before = [
+        fate
+        for attempt, fate in zip(record.attempts, fates, strict=True)
+        if _finished_by(attempt, lost_s)
+    ]
+    vain = before.count("rerun")
+    cut = sum(fates.count(fate) for fate in ("canceled", "lost", "failed"))
+    kept = f"{len(before) - vain:,} of {_count(len(before), 'finished subtask')} were kept"
+    again = "none of them ran again" if not vain else f"{vain:,} had to run again"
+    were = "was" if cut == 1 else "were"
+    return [f"{kept}, {again}; {_count(cut, 'running attempt')} {were} cut short."]
+
+
+def _finished_by(attempt: AttemptRecord, at_s: float | None) -> bool:
+    if attempt.end != "finished" or attempt.ended_s is None:
+        return False
+    return at_s is None or attempt.ended_s <= at_s
+
+
+def _jobs(record: RunRecord) -> list[str]:
+    told = []
+    for job in record.jobs[:_TOLD_MAX]:
+        if job.ended_s is None:
+            told.append(f"Job “{job.name}” had not ended ({job.state}).")
+            continue
+        took = seconds_text(job.ended_s - job.submitted_s)
+        why = f": {job.failure.splitlines()[0]}" if job.failure else ""
+        told.append(f"Job “{job.name}” {job.state.lower()} after {took}{why}.")
+    if len(record.jobs) > _TOLD_MAX:
+        told.append(f"{len(record.jobs) - _TOLD_MAX} more jobs.")
+    return told
