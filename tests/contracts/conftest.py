@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from simulator.world.world import World
 
 #: Names of the fixtures that exist in both worlds.
-IN_BOTH_WORLDS = ("runtime_arm",)
+IN_BOTH_WORLDS = ("runtime_arm", "disk_arm")
 
 _WORLDS: WeakKeyDictionary[asyncio.AbstractEventLoop, World] = WeakKeyDictionary()
 
@@ -82,11 +82,16 @@ async def runtime_arm(world: World | None) -> Runtime:
     return real_runtime() if world is None else world.runtime(CURRENT.get())
 
 
-@pytest.fixture(params=["real", "power-loss"])
-async def disk_arm(request: pytest.FixtureRequest, tmp_path: Path) -> DiskArm:
-    """The disk of a runtime, or a double of it."""
-    if request.param == "real":
-        return DiskArm(real_runtime().disk, str(tmp_path))
-    disk = SimulatedStorage()
-    await disk.make_directories("/disk")
-    return DiskArm(disk, "/disk")
+@pytest.fixture(params=["of-the-runtime", "storage-by-itself"])
+async def disk_arm(
+    request: pytest.FixtureRequest, runtime_arm: Runtime, world: World | None, tmp_path: Path
+) -> DiskArm:
+    """The disk of a runtime, or the storage that the simulated one is made of."""
+    if request.param == "storage-by-itself":
+        arm = DiskArm(SimulatedStorage(), "/disk")
+    elif world is None:
+        return DiskArm(runtime_arm.disk, str(tmp_path))
+    else:
+        arm = DiskArm(runtime_arm.disk, "/shared/disk")
+    await arm.disk.make_directories(arm.root)
+    return arm
