@@ -9,6 +9,7 @@ else is the services' own code.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,6 +21,8 @@ from holdover.coordination.leader import LeaderService
 from holdover.runtime.log import Log
 from jobmanager.job_manager import FatalError, JobManager
 from jobmanager.job_master import JobMaster
+from jobmanager.scheduler.core import Decision
+from jobmanager.scheduler.signals import Signal
 from simulator.world.process import Host, Process, ProcessState
 from simulator.world.world import World
 from taskmanager.process import TaskManager
@@ -28,6 +31,8 @@ Role = Literal["jobmanager", "taskmanager"]
 
 JOBMANAGER_PORT = 6123
 STORAGE_DIRECTORY = "/shared/holdover"
+#: Of the cluster whose id is the default one.
+JOBS_DIRECTORY = f"{STORAGE_DIRECTORY}/default"
 LOCAL_DIRECTORY = "/local"
 
 _log = Log(__name__)
@@ -96,6 +101,13 @@ class SimulatedCluster:
             for i in range(1, settings.taskmanagers + 1)
         ]
         self._client_host = world.host("client")
+        #: The last state of each job that a leader has had it in ("RUNNING").
+        self.job_states: dict[str, str] = {}
+        #: Told of every step of every job, after it.
+        self.on_step: list[Callable[[Node, JobMaster, Signal, Decision], None]] = []
+        #: Told of a node whose process is no more, while its objects are still as they were.
+        self.on_death: list[Callable[[Node], None]] = []
+        self._stepped = asyncio.Event()
 
     def nodes(self) -> Iterator[Node]:
         """JobManagers, then TaskManagers."""
@@ -118,7 +130,6 @@ class SimulatedCluster:
         node.kept_down = False
         if node.alive:
             return
-        self.world.power_on(node.host)
         process = self.world.process(node.host, node.name)
         node.process = process
         node.jobmanager = node.taskmanager = node.stop_order = None
@@ -146,6 +157,8 @@ class SimulatedCluster:
 
     def _ended(self, node: Node, process: Process) -> None:
         if node.process is process:
+            for observer in self.on_death:
+                observer(node)
             node.jobmanager = node.taskmanager = node.stop_order = None
 
     def _exit(self, node: Node, process: Process) -> None:
@@ -174,6 +187,7 @@ class SimulatedCluster:
         leader = self._leader_service(process, config)
         jobmanager = JobManager(runtime, config, __version__, started_s, leader)
         node.jobmanager = jobmanager
+        jobmanager.on_step = functools.partial(self._note_step, node)
         node.stop_order = lambda: self._in(process, jobmanager.stop)
         try:
             await jobmanager.run()
@@ -204,6 +218,17 @@ class SimulatedCluster:
 
     def _in(self, process: Process, callback: Callable[[], object]) -> None:
         self.world.loop.call_soon(callback, context=process.context)
+
+    def _note_step(self, node: Node, master: JobMaster, signal: Signal, decision: Decision) -> None:
+        self.job_states[master.job_id] = master.scheduler.graph.state.name
+        for observer in self.on_step:
+            observer(node, master, signal, decision)
+        self._stepped.set()
+
+    async def next_step(self) -> None:
+        """Wait until a leader has made a step for any job."""
+        self._stepped.clear()
+        await self._stepped.wait()
 
     # ------------------------------------------------------------------ configuration
 

@@ -15,7 +15,6 @@ from simulator.world.disk import ProcessDisk
 from simulator.world.links import LinkSettings
 from simulator.world.loop import VirtualLoop
 from simulator.world.modelled_task import TaskModel
-from simulator.world.modelled_task import TaskModel
 from simulator.world.network import SimulatedNetwork
 from simulator.world.partitions import ModelledPartitionServers
 from simulator.world.process import CURRENT, Host, Process
@@ -57,10 +56,8 @@ class World:
         self.observers: list[Observer] = []
         self.network = SimulatedNetwork(self, links)
         self.storages = Storages(self, disks)
-        self.task_model = tasks or TaskModel()
         #: What all modelled tasks share.
-        self.task_model = TaskModel()
-        self.loop.set_failure_handler(self._note_failure)
+        self.task_model = tasks or TaskModel()
 
     # ------------------------------------------------------------------ making
 
@@ -125,14 +122,10 @@ class World:
         """The host dies: its peers see nothing but silence, its disk forgets what was not
         synced."""
         self.trace.note(host.name, "power loss")
-        self.network.silence(host)
+        self.network.lose_power(host)
         for process in host.living():
             process.end()
         self.storages.power_loss(host)
-
-    def power_on(self, host: Host) -> None:
-        """The host is there again, with an empty memory. No-op when it never went."""
-        self.network.end_silence(host)
 
     def _note_failure(self, process: Process | None, context: dict[str, Any]) -> None:
         exception = context.get("exception")

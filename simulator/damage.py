@@ -1,0 +1,107 @@
+"""Faults of storages: what acts on which, and what is lost from them.
+
+MODEL: several faults may act on one storage at a time, and each ends by itself. Files are damaged
+at once, on the medium too, past every cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Sequence
+
+from jobmanager.event_store.segments import list_segments
+from jobmanager.job_store import JobStore
+from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX
+from simulator import fault_kinds as kinds
+from simulator.invariants.view import at_once
+from simulator.world.storage import SimulatedStorage
+
+DiskFault = kinds.SlowDisk | kinds.DiskFull | kinds.DiskError | kinds.DiskHang
+
+
+class StorageFaults:
+    """The faults that act on storages now."""
+
+    def __init__(self) -> None:
+        self._acting: dict[int, tuple[SimulatedStorage, DiskFault]] = {}
+        self._capacities: dict[SimulatedStorage, int] = {}
+        self._numbers = 0
+
+    def begin(self, storage: SimulatedStorage, fault: DiskFault) -> int:
+        """Let a fault act; the number is for `end`."""
+        self._numbers += 1
+        self._acting[self._numbers] = (storage, fault)
+        self._capacities.setdefault(storage, storage.capacity_bytes)
+        self._apply(storage, fault)
+        return self._numbers
+
+    def end(self, number: int) -> None:
+        """One fault is over; others on the same storage act on."""
+        storage, _ = self._acting.pop(number)
+        storage.faults.heal()
+        storage.capacity_bytes = self._capacities[storage]
+        for other, fault in self._acting.values():
+            if other is storage:
+                self._apply(other, fault)
+
+    @staticmethod
+    def _apply(storage: SimulatedStorage, fault: DiskFault) -> None:
+        match fault:
+            case kinds.SlowDisk():
+                storage.faults.slow(fault.factor)
+            case kinds.DiskFull():
+                left = storage.used_bytes + fault.left_bytes
+                storage.capacity_bytes = min(storage.capacity_bytes, left)
+            case kinds.DiskError():
+                for operation in _OPERATIONS[fault.on]:
+                    storage.faults.fail(operation, errno.EIO, times=None)
+            case kinds.DiskHang():
+                storage.faults.hang()
+
+
+_OPERATIONS = {
+    "read": ("read",),
+    "write": ("write", "publish"),
+    "sync": ("sync", "sync_directory", "publish"),
+}
+
+
+def lose_partitions(
+    storage: SimulatedStorage, shuffle_directory: str, part: float, source: random.Random
+) -> list[str]:
+    """Remove the files of some finished partitions; returns their index files."""
+    found = at_once(storage.glob(f"{shuffle_directory}/**/*{INDEX_SUFFIX}"))
+    lost = [file.path for file in found if source.random() < part]
+    if found and not lost:
+        lost = [found[source.randrange(len(found))].path]
+    for path in lost:
+        at_once(storage.remove(path))
+        data = path.removesuffix(INDEX_SUFFIX) + DATA_SUFFIX
+        at_once(storage.remove(data, missing_ok=True))
+    return lost
+
+
+def cut_event_logs(
+    shared: SimulatedStorage,
+    storage_directory: str,
+    job_ids: Sequence[str],
+    bytes_max: int | None,
+    source: random.Random,
+) -> dict[str, int]:
+    """Cut the newest segment of each job's log at a byte that is drawn; returns the bytes that
+    each lost. A job without a log loses nothing."""
+    lost: dict[str, int] = {}
+    store = JobStore(shared, storage_directory)
+    for job_id in job_ids:
+        segments = at_once(list_segments(shared, store.events_directory(job_id)))
+        if not segments:
+            continue
+        newest = segments[-1]
+        cut = source.randint(
+            0, min(newest.bytes, bytes_max if bytes_max is not None else newest.bytes)
+        )
+        content = at_once(shared.read(newest.path))
+        shared.overwrite(newest.path, content[: newest.bytes - cut])
+        lost[job_id] = cut
+    return lost
