@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,15 +15,20 @@ from holdover.runtime import (
     ExitStatus,
     Runtime,
     TaskProcess,
+    TaskProcesses,
     TaskProcessesUnavailable,
     TaskProcessGone,
     TaskProcessPool,
     TaskProcessSpec,
 )
+from simulator.world.process import CURRENT
+from simulator.world.task_processes import ModelledTaskProcesses
+from tests.contracts import modelled_echo
+
+if TYPE_CHECKING:
+    from simulator.world.world import World
 
 WATCHDOG_S = 10.0
-
-pytestmark = pytest.mark.asyncio(loop_factories=["real"])
 
 
 @pytest.fixture
@@ -35,8 +41,17 @@ def spec(tmp_path: Path) -> TaskProcessSpec:
 
 
 @pytest.fixture
-async def pool(runtime_arm: Runtime, spec: TaskProcessSpec) -> AsyncIterator[TaskProcessPool]:
-    pool = await runtime_arm.task_processes.open(spec)
+async def task_processes(runtime_arm: Runtime, world: World | None) -> TaskProcesses:
+    if world is None:
+        return runtime_arm.task_processes
+    return ModelledTaskProcesses(world, CURRENT.get(), {modelled_echo.ENTRY: modelled_echo.main})
+
+
+@pytest.fixture
+async def pool(
+    task_processes: TaskProcesses, spec: TaskProcessSpec
+) -> AsyncIterator[TaskProcessPool]:
+    pool = await task_processes.open(spec)
     yield pool
     async with asyncio.timeout(WATCHDOG_S):
         await pool.close()
@@ -154,9 +169,9 @@ async def test_a_released_process_is_acquired_again_and_a_dead_one_is_not(
 
 
 async def test_closing_the_pool_ends_its_processes(
-    runtime_arm: Runtime, spec: TaskProcessSpec
+    task_processes: TaskProcesses, spec: TaskProcessSpec
 ) -> None:
-    pool = await runtime_arm.task_processes.open(spec)
+    pool = await task_processes.open(spec)
     processes = [await pool.acquire() for _ in range(3)]
     assert await ask(processes[0], b"ignore-interrupt") == b"ignoring"
     await pool.close()
@@ -166,8 +181,8 @@ async def test_closing_the_pool_ends_its_processes(
 
 
 async def test_an_entry_that_cannot_be_loaded_is_told(
-    runtime_arm: Runtime, spec: TaskProcessSpec
+    task_processes: TaskProcesses, spec: TaskProcessSpec
 ) -> None:
     missing = dataclasses.replace(spec, entry="tests.no_such_module:main")
     with pytest.raises(TaskProcessesUnavailable, match="No module named 'tests"):
-        await runtime_arm.task_processes.open(missing)
+        await task_processes.open(missing)
