@@ -160,10 +160,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         with self._as_running_loop():
             return self.run_until_complete(self.world_process.spawn(work))
 
-    def run_until_complete(self, future: Awaitable[ResultT]) -> ResultT:
+    def run_until_complete(
+        self, future: Generator[Any, None, ResultT] | Awaitable[ResultT]
+    ) -> ResultT:
         """See asyncio. Its `Runner` calls it, so that tests can have this loop."""
         with self._as_running_loop():
-            main = asyncio.ensure_future(future, loop=self)
+            main: asyncio.Future[ResultT] = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
             while not main.done():
                 self._step()
             return main.result()
