@@ -20,7 +20,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -29,9 +28,7 @@ from holdover.runtime import Disk, Runtime
 from holdover.runtime.real import real_runtime
 from simulator.world.process import CURRENT
 from simulator.world.storage import SimulatedStorage
-
-if TYPE_CHECKING:
-    from simulator.world.world import World
+from simulator.world.world import World
 
 #: Names of the fixtures that exist in both worlds.
 IN_BOTH_WORLDS = ("runtime_arm", "disk_arm")
@@ -40,8 +37,6 @@ _WORLDS: WeakKeyDictionary[asyncio.AbstractEventLoop, World] = WeakKeyDictionary
 
 
 def _loop_of_a_new_world() -> asyncio.AbstractEventLoop:
-    from simulator.world.world import World
-
     world = World(seed=7)
     _WORLDS[world.loop] = world
     return world.loop
