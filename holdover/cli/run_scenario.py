@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from simulator.record import RunRecord
     from simulator.scenario import Scenario
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-
-@app.command()
 def run_scenario(
     file: Annotated[Path, typer.Argument(metavar="SCENARIO", help="YAML file of the scenario.")],
     seed: Annotated[
@@ -66,6 +63,8 @@ def run_scenario(
         records = [
             _run_once(scenario, used_seed, place / f"run-{number}") for number in range(times)
         ]
+        for record in records:
+            record.scenario = str(file)  # what a person calls it, as `holdover simulate` has it
         if keep is None:
             shutil.rmtree(place)
         _write(records, report, json_file)
@@ -102,9 +101,11 @@ def _run_once(scenario: Scenario, seed: int, place: Path) -> RunRecord:
 
 
 def _write(records: list[RunRecord], report: Path | None, json_file: Path | None) -> None:
-    from simulator.report import write_report
+    from holdover.cli.run_table import write_findings, write_runs
 
     if report is not None:
+        from simulator.report import write_report
+
         write_report(report, records)
         tell(f"the report is {report}")
     if json_file is not None:
@@ -113,36 +114,5 @@ def _write(records: list[RunRecord], report: Path | None, json_file: Path | None
             typer.echo(text, nl=False)
             return
         json_file.write_text(text, encoding="utf-8")
-    _write_table(records)
-
-
-def _write_table(records: list[RunRecord]) -> None:
-    """A line for each run, and what did not hold."""
-    from holdover.cli.command_line import human_bytes, write_table
-
-    columns = ["run", "jobs", "finish", "recovery", "rerun", "finished rerun", "work rerun"]
-    rows = []
-    for number, record in enumerate(records, 1):
-        measures = record.measures
-        rows.append(
-            (
-                number,
-                ", ".join(job.state for job in record.jobs),
-                _seconds(measures.finish_s),
-                _seconds(measures.recovery_s),
-                measures.subtasks_rerun,
-                measures.finished_rerun,
-                _seconds(measures.work_rerun_s),
-                measures.partitions_held_max,
-                human_bytes(measures.bytes_retained_max),
-                len(record.findings),
-            )
-        )
-    write_table([*columns, "partitions", "bytes", "findings"], rows, "")
-    for record in records:
-        for finding in record.findings:
-            typer.echo(f"at {finding.at_s:.3f} s: {finding.invariant}: {finding.text}")
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s"
+    write_findings(records)
+    write_runs(records)

@@ -1,0 +1,103 @@
+"""`holdover run`: a scenario on real processes, from the file to the record."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+from holdover.cli.local_processes import processes_with_environment
+from simulator.record import RunRecord
+
+TIMEOUT_S = 60.0
+
+CRASH = """
+cluster: {taskmanagers: 2, slots: 2, leader: file, jobmanager_restart: 500 ms}
+jobs:
+  - name: job
+    stages:
+      - {name: map, parallelism: 8, seconds: 500 ms, output_bytes: 64 kb}
+      - {name: reduce, parallelism: 4, seconds: 500 ms}
+faults:
+  - {kind: crash, victims: leader, when: {stage: map, finished: 50 %}}
+duration_max: 30 s
+"""
+CUT = """
+jobs: [{stages: [{name: map, parallelism: 1}]}]
+faults: [{kind: cut, between: [leader, all], at: 1 s}]
+"""
+ENDLESS = "jobs: [{stages: [{name: map, parallelism: 2, seconds: 10 min}]}]"
+
+
+async def command(
+    tmp_path: Path, scenario: str, *arguments: str
+) -> tuple[asyncio.subprocess.Process, Path]:
+    """`holdover run` with a scenario of this text; the directory is what it is to use."""
+    file = tmp_path / "scenario.yaml"
+    file.write_text(scenario)
+    place = tmp_path / "run"
+    words = ("-m", "holdover.cli.main", "run", str(file), "--keep", str(place), *arguments)
+    return (
+        await asyncio.create_subprocess_exec(
+            sys.executable,
+            *words,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        ),
+        place,
+    )
+
+
+def left_running(place: Path) -> list[int]:
+    cluster = str(place / "run-0" / "cluster")
+    return [p.pid for p in processes_with_environment("_HOLDOVER_LOCAL_CLUSTER", cluster)]
+
+
+async def test_jobmanager_crash_on_real_processes(tmp_path: Path) -> None:
+    records, report = tmp_path / "records", tmp_path / "report.html"
+    process, place = await command(tmp_path, CRASH, "--json", str(records), "--report", str(report))
+    async with asyncio.timeout(TIMEOUT_S):
+        told, said = await process.communicate()
+    assert process.returncode == 0, (told, said)
+    record = RunRecord.from_json(records.read_text())
+    assert record.findings == []
+    assert [job.state for job in record.jobs] == ["FINISHED"]
+    assert len(record.jobs[0].recoveries) == 1
+    assert [fault.victims for fault in record.faults] == [["jm-0"]]
+    first, second = record.epochs
+    assert first.until_s is not None
+    assert second.ready_s is not None
+    assert record.faults[0].at_s <= first.until_s < second.from_s <= second.ready_s
+    assert [[c[0] for c in worker.connections] for worker in record.workers] == [[1, 2], [1, 2]]
+    measures = record.measures
+    assert measures.finished_rerun == 0
+    assert measures.recovery_s is not None
+    assert measures.recovery_s > 0.5
+    assert sum(attempt.kept for attempt in record.attempts) == 12
+    assert measures.partitions_held_max >= 4
+    assert report.stat().st_size > 0
+    assert b"FINISHED" in told or b"finished" in told
+    assert left_running(place) == []
+
+
+async def test_what_cannot_be_done_to_processes_is_refused_by_name(tmp_path: Path) -> None:
+    process, place = await command(tmp_path, CUT)
+    async with asyncio.timeout(TIMEOUT_S):
+        _, said = await process.communicate()
+    assert process.returncode == 1
+    assert b"faults[0]: cut cannot be done to local processes" in said
+    assert not place.exists()
+
+
+async def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
+    process, place = await command(tmp_path, ENDLESS)
+    assert process.stderr is not None
+    async with asyncio.timeout(TIMEOUT_S):
+        while b"is submitted" not in (line := await process.stderr.readline()):
+            assert line, "it ended before the job was submitted"
+        assert left_running(place)
+        process.send_signal(signal.SIGTERM)
+        await process.communicate()
+    assert process.returncode == 130
+    assert left_running(place) == []
