@@ -118,7 +118,10 @@ class Process:
         self.ended_s = self.loop.now_s
         self.host.processes.remove(self)
         # A task that is garbage collected runs its `finally`: kept until the world is closed.
-        self.loop.graveyard.extend(self.tasks)
+        for task in self.tasks:
+            self.loop.graveyard.append(task)
+            # Nobody may wait for it: not one who lists all tasks in order to end them.
+            asyncio._unregister_task(task)
         self.ready.clear()
         callbacks, self._on_end = self._on_end, []
         for callback in callbacks:
