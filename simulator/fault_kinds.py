@@ -311,6 +311,10 @@ class LeaderServiceDown(FaultModel):
     kind: Literal["leader-service-down"] = "leader-service-down"
     for_s: Seconds = Field(alias="for")
 
+    def roles(self) -> tuple[Victims, ...]:
+        """The leader service."""
+        return (Victims("leader-service"),)
+
 
 class AddressChange(FaultModel):
     """The victim's host gets another address; its name leads there, connections break."""

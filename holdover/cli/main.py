@@ -3,8 +3,9 @@
 Each command imports what it needs when it runs, so that the command as a whole starts quickly.
 
 Exit codes: 0 success; 1 the command cannot do what it was asked for (bad configuration, invalid
-job, unknown job, ...); 2 wrong usage of the command line; 3 the job failed, was cancelled or is
-parked; 4 the cluster cannot be reached; 130 interrupted.
+job, unknown job, ...), or something did not hold in the run of a scenario; 2 wrong usage of the
+command line; 3 the job failed, was cancelled or is parked; 4 the cluster cannot be reached; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Annotated
 import typer
 
 from holdover.cli import cluster_commands, job_commands
+from holdover.cli.run_scenario import run_scenario
+from holdover.cli.simulate_commands import simulate
 
 app = typer.Typer(
     name="holdover",
@@ -32,6 +35,8 @@ app = typer.Typer(
 )
 app.add_typer(cluster_commands.app, name="cluster")
 job_commands.register(app)
+app.command("simulate")(simulate)
+app.command("run")(run_scenario)
 
 # Commands that hand all their arguments on.
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -1,0 +1,67 @@
+"""Drawn scenarios: a function of the seed, varied, and valid."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+from simulator.scenario_file import parse_scenario, scenario_text
+from simulator.swarm import WORK_S_MAX, draw_scenario
+from simulator.swarm_faults import FAULTS_MAX
+from tests.unit.simulator.test_scenario import FAULT_MODELS
+
+SEEDS = range(400)
+
+
+def test_a_seed_gives_the_same_scenario_in_every_process() -> None:
+    program = (
+        "import hashlib; from simulator.swarm import draw_scenario;"
+        "from simulator.scenario_file import scenario_text;"
+        "print(hashlib.sha256(''.join(scenario_text(draw_scenario(s)) for s in range(20))"
+        ".encode()).hexdigest())"
+    )
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for hash_seed in ("0", "1")
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_seeds_differ_and_every_draw_can_be_written_down() -> None:
+    texts = [scenario_text(draw_scenario(seed)) for seed in range(60)]
+    assert len(set(texts)) == len(texts)
+    for seed, text in enumerate(texts):
+        assert parse_scenario(text.encode(), "s.yaml") == draw_scenario(seed)
+
+
+def test_a_swarm_has_every_fault_and_every_run_only_some() -> None:
+    scenarios = [draw_scenario(seed) for seed in SEEDS]
+    kinds = [Counter(fault.kind for fault in scenario.faults) for scenario in scenarios]
+    assert set().union(*kinds) == {model.model_fields["kind"].default for model in FAULT_MODELS}
+    assert {len(scenario.faults) for scenario in scenarios} == set(range(FAULTS_MAX + 1))
+    dominated = sum(max(count.values(), default=0) >= 4 for count in kinds)
+    assert dominated > len(SEEDS) / 10
+
+
+def test_a_swarm_has_all_exchanges_and_adaptive_and_flaky_stages() -> None:
+    stages = [s for seed in SEEDS for job in draw_scenario(seed).jobs for s in job.stages]
+    assert {stage.exchange for stage in stages} == {"hash", "rebalance", "broadcast", "forward"}
+    assert any(stage.parallelism is None for stage in stages)
+    assert any(stage.failure_probability > 0 for stage in stages)
+    assert any(stage.indeterminate for stage in stages)
+
+
+def test_a_drawn_run_is_small_and_every_job_may_restart_without_bound() -> None:
+    for seed in SEEDS:
+        scenario = draw_scenario(seed)
+        assert scenario.cluster.taskmanagers <= 12
+        assert max(job.submit_at_s for job in scenario.jobs) <= WORK_S_MAX
+        assert scenario.options["restart-strategy.fixed-delay.attempts"] == "1000000"
