@@ -18,6 +18,7 @@ from holdover import __version__
 from holdover.client import Client
 from holdover.config import Configuration
 from holdover.coordination.leader import LeaderService
+from holdover.runtime import Runtime
 from holdover.runtime.log import Log
 from jobmanager.job_manager import FatalError, JobManager
 from jobmanager.job_master import JobMaster
@@ -40,8 +41,11 @@ _log = Log(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """What a cluster is made of. `restart_delay_s` None: a process that ends by itself stays
-    dead."""
+    """What a cluster is made of.
+
+    A start time is how long a process takes until its service exists. A restart time is how long
+    a process that has ended by itself stays dead; None is for ever.
+    """
 
     taskmanagers: int
     slots: int
@@ -49,7 +53,8 @@ class ClusterSettings:
     jobmanagers: int = 1
     jobmanager_start_s: float = 0.5
     taskmanager_start_s: float = 1.0
-    restart_delay_s: float | None = 1.0
+    jobmanager_restart_s: float | None = 1.0
+    taskmanager_restart_s: float | None = 1.0
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -87,7 +92,7 @@ class SimulatedCluster:
         self,
         world: World,
         settings: ClusterSettings,
-        leader_service: Callable[[Process, Configuration], LeaderService],
+        leader_service: Callable[[Runtime], LeaderService],
     ) -> None:
         self.world = world
         self.settings = settings
@@ -105,6 +110,8 @@ class SimulatedCluster:
         self.job_states: dict[str, str] = {}
         #: Told of every step of every job, after it.
         self.on_step: list[Callable[[Node, JobMaster, Signal, Decision], None]] = []
+        #: Told of a node whose process has just begun.
+        self.on_start: list[Callable[[Node], None]] = []
         #: Told of a node whose process is no more, while its objects are still as they were.
         self.on_death: list[Callable[[Node], None]] = []
         self._stepped = asyncio.Event()
@@ -134,6 +141,8 @@ class SimulatedCluster:
         node.process = process
         node.jobmanager = node.taskmanager = node.stop_order = None
         process.on_end(lambda: self._ended(node, process))
+        for observer in self.on_start:
+            observer(node)
         if node.role == "jobmanager":
             process.spawn(self._run_jobmanager(node, process))
         else:
@@ -164,7 +173,12 @@ class SimulatedCluster:
     def _exit(self, node: Node, process: Process) -> None:
         """The process has ended by itself; whoever watches over it starts it again."""
         process.end()
-        delay_s = self.settings.restart_delay_s
+        settings = self.settings
+        delay_s = (
+            settings.jobmanager_restart_s
+            if node.role == "jobmanager"
+            else settings.taskmanager_restart_s
+        )
         if delay_s is not None and not node.kept_down:
             self.world.loop.call_later(
                 delay_s, self._restart, node, process, context=self.world.loop.world_process.context
@@ -184,7 +198,7 @@ class SimulatedCluster:
         started_s = runtime.clock.monotonic_s()
         await asyncio.sleep(self.settings.jobmanager_start_s)
         config = self.jobmanager_configuration(node)
-        leader = self._leader_service(process, config)
+        leader = self._leader_service(runtime)
         jobmanager = JobManager(runtime, config, __version__, started_s, leader)
         node.jobmanager = jobmanager
         jobmanager.on_step = functools.partial(self._note_step, node)
@@ -203,7 +217,7 @@ class SimulatedCluster:
         config = self.taskmanager_configuration(node)
         stop = asyncio.Event()
         node.stop_order = lambda: self._in(process, stop.set)
-        taskmanager = TaskManager(runtime, config, self._leader_service(process, config))
+        taskmanager = TaskManager(runtime, config, self._leader_service(runtime))
         node.taskmanager = taskmanager
         stopping = asyncio.ensure_future(stop.wait())
         try:

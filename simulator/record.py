@@ -153,6 +153,8 @@ class RunRecord:
     events: int = 0
     #: Seconds of real time that the run took.
     wall_s: float = 0.0
+    #: The newest lines of the trace, when they were asked for.
+    trace: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
         """As one JSON object."""
