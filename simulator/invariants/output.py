@@ -55,13 +55,14 @@ class OutputIsComplete(Invariant):
     def check(self) -> None:
         """Nothing is visible before a commit; what has ended stays as it is."""
         for job_id, job in self.view.jobs.items():
-            if job_id not in self._ended:
-                if job_id not in self._committing:
-                    self._nothing_is_visible(job)
-                ended = archived(self.view, job_id)
-                if ended is not None:
-                    self._ended[job_id] = ended.status.state
-                    self._judge_end(job, ended.status)
+            if job_id in self._ended:
+                continue
+            ended = archived(self.view, job_id)
+            if ended is not None:
+                self._ended[job_id] = ended.status.state
+                self._judge_end(job, ended.status)
+            elif job_id not in self._committing:
+                self._nothing_is_visible(job)
 
     def at_end(self) -> list[str]:
         """The output is still what it was when the job ended."""
