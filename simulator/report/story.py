@@ -16,6 +16,7 @@ def run_story(record: RunRecord) -> list[str]:
     """Sentences about a run, most important first; never empty."""
     story = [_findings(record)] if record.findings else []
     story += _handovers(record)
+    story += _faults(record)
     story += _work(record)
     story += _jobs(record)
     return story
@@ -54,7 +55,8 @@ def seconds_text(seconds: float) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def _findings(record: RunRecord) -> str:
@@ -80,6 +82,25 @@ def _handover(old: EpochRecord, new: EpochRecord) -> str:
     waits = [until - start for _, start, until in new.reconciling if until is not None]
     wait = f" and waited {seconds_text(max(waits))} for workers" if waits else ""
     return f"{old.jobmanager} was lost at {end_s:.1f} s; {who}{wait}."
+
+
+def _faults(record: RunRecord) -> list[str]:
+    """The faults that the handovers do not tell of already."""
+    leaders = {epoch.jobmanager for epoch in record.epochs}
+    told = []
+    for fault in record.faults:
+        if fault.victims and set(fault.victims) <= leaders:
+            continue
+        victims = fault.victims
+        whom = _count(len(victims), "process") if len(victims) > 2 else ", ".join(victims)
+        healed = "" if fault.until_s is None else f", healed at {fault.until_s:.1f} s"
+        whom = f" of {whom}" if whom else ""
+        detail = f" ({fault.detail})" if fault.detail else ""
+        told.append(f"{fault.kind}{whom}{detail} at {fault.at_s:.1f} s{healed}")
+    if not told:
+        return []
+    more = f"; {len(told) - _TOLD_MAX} more" if len(told) > _TOLD_MAX else ""
+    return [f"Also: {'; '.join(told[:_TOLD_MAX])}{more}."]
 
 
 def _work(record: RunRecord) -> list[str]:

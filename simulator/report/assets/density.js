@@ -43,13 +43,16 @@ class Planes {
 
 function drawDensity(ctx, run, rows, view, box, palette, hidden) {
   const columns = Math.max(1, Math.floor(box.width / CELL_WIDTH));
-  const lines = Math.max(1, Math.floor(box.height));
+  const first = Math.max(0, Math.floor(view.top));
+  const last = Math.min(rows.length, Math.ceil(view.top + box.height / view.rowHeight));
+  // A line for each row, or for each pixel where rows are thinner than that.
+  const lineHeight = Math.max(1, view.rowHeight);
+  const lines = view.rowHeight >= 1 ? Math.max(1, last - first) : Math.max(1, Math.floor(box.height));
+  const lineOf = view.rowHeight >= 1 ? (place) => place - first : (place) => Math.floor((place - view.top) * view.rowHeight);
   const alive = run.fates.length;
   const linked = alive + 1;
   const planes = new Planes(run.fates.length + 2, columns, lines);
   const capacity = new Float32Array(lines);
-  const first = Math.max(0, Math.floor(view.top));
-  const last = Math.min(rows.length, Math.ceil(view.top + box.height / view.rowHeight));
   const perTick = (run.tick_s / view.spanS) * columns;
   const offset = (view.fromS / view.spanS) * columns;
   const cell = (ticks) => (ticks === NEVER ? columns + 1 : ticks * perTick - offset);
@@ -57,7 +60,7 @@ function drawDensity(ctx, run, rows, view, box, palette, hidden) {
   const rare = run.fates.map((fate) => !["kept", "repeated", "running"].includes(fate));
   for (let place = first; place < last; place += 1) {
     const row = rows.workers[place];
-    const line = Math.floor((place - view.top) * view.rowHeight);
+    const line = lineOf(place);
     if (line < 0 || line >= lines) continue;
     const slots = c.slots[row];
     capacity[line] += slots;
@@ -76,16 +79,30 @@ function drawDensity(ctx, run, rows, view, box, palette, hidden) {
     }
   }
   planes.sum();
-  paintDensity(ctx, run, planes, capacity, rare, box, palette);
+  const picture = densityPicture(run, planes, capacity, palette);
+  ctx.imageSmoothingEnabled = false;
+  const y = view.rowHeight >= 1 ? box.y + (first - view.top) * view.rowHeight : box.y;
+  ctx.drawImage(picture, box.x, y, columns * CELL_WIDTH, lines * lineHeight);
 }
 
-function paintDensity(ctx, run, planes, capacity, rare, box, palette) {
+// How strongly a share of the slots colours a point: what is rare must not fade away.
+const BOOST = {
+  kept: (part) => part,
+  repeated: (part) => Math.sqrt(part),
+  running: (part) => part,
+  canceled: (part) => Math.sqrt(part) * 0.7,
+  rerun: (part) => Math.max(0.3, Math.sqrt(part)),
+  lost: (part) => Math.max(0.3, Math.sqrt(part)),
+  failed: (part) => Math.max(0.35, Math.sqrt(part)),
+};
+
+function densityPicture(run, planes, capacity, palette) {
   const lines = capacity.length;
   const image = new ImageData(planes.columns, lines);
   const pixels = image.data;
   const [dead, apart, row] = [palette.dead, palette.apart, palette.row].map((colour) => palette.rgb(colour));
   const colours = run.fates.map((fate) => palette.rgb(palette.fate[fate]));
-  const order = ["kept", "repeated", "running", "canceled", "rerun", "lost", "failed"].map((fate) => run.fates.indexOf(fate));
+  const order = Object.entries(BOOST).map(([fate, boost]) => [run.fates.indexOf(fate), boost]);
   const alive = planes.values[run.fates.length];
   const linked = planes.values[run.fates.length + 1];
   const rgb = [0, 0, 0];
@@ -96,12 +113,10 @@ function paintDensity(ctx, run, planes, capacity, rare, box, palette) {
       const up = clamp(alive[at] / capacity[line], 0, 1);
       const on = clamp(linked[at] / capacity[line], 0, up);
       for (let k = 0; k < 3; k += 1) rgb[k] = dead[k] * (1 - up) + apart[k] * (up - on) + row[k] * on;
-      for (const fate of order) {
+      for (const [fate, boost] of order) {
         const share = planes.values[fate][at];
         if (share < SHARE_MIN) continue;
-        const part = Math.min(1, share / capacity[line]);
-        // What is rare must not fade away among what is common.
-        const weight = rare[fate] ? 0.4 + 0.6 * part : part;
+        const weight = boost(Math.min(1, share / capacity[line]));
         for (let k = 0; k < 3; k += 1) rgb[k] += (colours[fate][k] - rgb[k]) * weight;
       }
       const pixel = (line * planes.columns + x) * 4;
@@ -113,6 +128,5 @@ function paintDensity(ctx, run, planes, capacity, rare, box, palette) {
   }
   const picture = new OffscreenCanvas(planes.columns, lines);
   picture.getContext("2d").putImageData(image, 0, 0);
-  ctx.imageSmoothingEnabled = false;
-  ctx.drawImage(picture, box.x, box.y, planes.columns * CELL_WIDTH, lines);
+  return picture;
 }

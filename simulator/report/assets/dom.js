@@ -71,9 +71,16 @@ function clamp(value, low, high) {
   return Math.min(high, Math.max(low, value));
 }
 
-// Even steps of 1, 2 or 5 times a power of ten: at most `countMax` of them in a span.
-function niceStep(span, countMax) {
-  const rough = span / Math.max(1, countMax);
+// Even steps of 1, 2 or 5 times a power of ten, counted in `unit`: at most `countMax` in a span.
+function niceStep(span, countMax, unit = 1) {
+  const rough = span / unit / Math.max(1, countMax);
   const power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map((m) => m * power).find((step) => step >= rough);
+  return unit * [1, 2, 5, 10].map((m) => m * power).find((step) => step >= rough);
+}
+
+// The largest unit in which values up to `most` are read.
+function unitOf(text, most) {
+  if (text === bytesText) return 1024 ** Math.floor(Math.log(Math.max(most, 1)) / Math.log(1024));
+  if (text === secondsText) return most >= 7200 ? 3600 : most >= 100 ? 60 : 1;
+  return 1;
 }

@@ -47,12 +47,17 @@ async function showRuns(number, beside) {
   const numbers = beside === null ? [number] : [number, beside];
   const runs = await Promise.all(numbers.map(readRun));
   const time = new TimeWindow(Math.max(...runs.map((run) => run.durationS)));
-  const parts = runs.map((run, i) => runPart(run, index[numbers[i]], time));
+  const parts = runs.map((run, i) => timelineSection(run, time));
   shown.timelines = parts.map((part) => part.timeline);
   const pickers = index.length > 1
     ? el("div", { class: "pickers" }, picker("Shown:", number, false, (picked) => pick(picked, beside)), picker("Beside it:", beside, true, (picked) => pick(number, picked)))
     : null;
-  holder.replaceChildren(...[pickers, ...parts.map((part) => part.element)].filter(Boolean));
+  const summaries = numbers.map((each) => index[each]);
+  const named = (i) => (runs.length > 1 ? el("h3", { class: "whose" }, runName(summaries[i])) : null);
+  holder.replaceChildren(...[pickers,
+    el("div", { class: "pair" }, runs.map((run, i) => runHead(run, summaries[i]))),
+    ...parts.flatMap((part, i) => [named(i), part.section]),
+    ...runs.flatMap((run, i) => [named(i), recoverySection(run), tablesSection(run)])].filter(Boolean));
   for (const row of document.querySelectorAll("tr[data-run]")) row.classList.toggle("shown", numbers.includes(Number(row.dataset.run)));
   const address = addressed();
   if (address.has("from") && address.has("until")) time.show(Number(address.get("from")), Number(address.get("until")));
@@ -60,10 +65,8 @@ async function showRuns(number, beside) {
   for (const timeline of shown.timelines) timeline.draw();
 }
 
-function runPart(run, summary, time) {
-  const { section, timeline } = timelineSection(run, time);
-  const element = el("div", { class: "run" }, runHeader(summary), findingsBox(run), measureTiles(summary), section, recoverySection(run), tablesSection(run, summary));
-  return { element, timeline };
+function runHead(run, summary) {
+  return el("div", { class: "run" }, runHeader(summary), findingsBox(run), measureTiles(summary));
 }
 
 async function pick(number, beside = null) {
@@ -84,7 +87,7 @@ async function main() {
   const page = document.getElementById("page");
   if (index.length > 1) page.append(comparisonSection(index, (number) => pick(number).then(() => document.getElementById("runs").scrollIntoView())));
   page.append(el("div", { id: "runs" }));
-  await showRuns(whole("run") ?? index.find((run) => run.drawn).number, whole("beside"));
+  await showRuns(whole("run") ?? (index.find((run) => run.findings) ?? index.find((run) => run.drawn)).number, whole("beside"));
   new ResizeObserver(redraw).observe(page);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   addEventListener("beforeprint", () => shown.timelines.forEach((timeline) => timeline.draw()));

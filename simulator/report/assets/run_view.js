@@ -49,7 +49,7 @@ function reproduceBox(line) {
       button.textContent = "selected";
     }
   } }, "copy");
-  return el("p", { class: "reproduce" }, el("span", {}, "once more:"), code, button);
+  return el("p", { class: "reproduce" }, el("span", {}, "run it again:"), code, button);
 }
 
 function findingsBox(run) {
@@ -112,7 +112,7 @@ function timelineSection(run, time) {
 }
 
 // The same facts as text, for those who cannot see the drawing, and for searching.
-function tablesSection(run, summary) {
+function tablesSection(run) {
   const faults = run.faults.map((fault) => [fault[0], momentText(fault[1], 10), fault[2] === null ? "–" : momentText(fault[2], 10),
     fault[3].length > 8 ? `${countText(fault[3].length)} processes` : fault[3].join(", "), fault[4]]);
   const epochs = run.epochs.map(([epoch, name, fromS, readyS, untilS, waits]) => [epoch, name, momentText(fromS, 10), readyS === null ? "–" : secondsText(readyS - fromS),

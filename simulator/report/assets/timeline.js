@@ -122,7 +122,7 @@ class Timeline {
         }
       });
       if (view.rowHeight >= NAMES_ROW_HEIGHT_MIN) this.drawNames(f);
-      else gutterLabel(f, nounText(rows.length, "TaskManager"), box.y + box.height / 2, "600");
+      else this.drawCount(f);
     });
     if (!rows.length) {
       setFont(f, 12);
@@ -130,6 +130,13 @@ class Timeline {
       ctx.fillText("no TaskManager is like that", box.x + 8, box.y + 12);
     }
     this.drawScrollbar(f);
+  }
+
+  drawCount(f) {
+    const [count, ...noun] = nounText(this.rows.length, "TaskManager").split(" ");
+    const y = this.box.y + this.box.height / 2;
+    gutterLabel(f, count, y - 7, "600");
+    gutterLabel(f, fitText(f, noun.join(" "), this.box.x - this.rackWidth - 10), y + 7, "600");
   }
 
   drawNames(f) {
