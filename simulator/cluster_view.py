@@ -11,6 +11,7 @@ from jobmanager.job_master import JobMaster
 from simulator.cluster import JOBS_DIRECTORY, Node, SimulatedCluster
 from simulator.faults import FaultInjector
 from simulator.invariants.stored import archived
+from simulator.invariants.stored import as_it_is
 from simulator.invariants.view import (
     LeaderView,
     OrderQueue,
@@ -53,7 +54,7 @@ class SimulatedClusterView:
     @property
     def shared(self) -> Disk:
         """See `ClusterView`."""
-        return self._world.storages.shared
+        return as_it_is(self._world.storages.shared)
 
     @property
     def storage_directory(self) -> str:
@@ -120,7 +121,7 @@ class SimulatedClusterView:
         return WorkerView(
             name=f"{node.name}#{process.life}",
             worker_id=taskmanager.resource_id,
-            disk=self._world.storages.of(node.host),
+            disk=as_it_is(self._world.storages.of(node.host)),
             finished=taskmanager.finished,
             paused=process.state is ProcessState.PAUSED,
             epoch_seen=executor.epoch_seen,
