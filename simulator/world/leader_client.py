@@ -101,8 +101,8 @@ class LeaseElection:
             await self._give_up(candidate)
             raise
         supervisor = self._supervisor = Supervisor("lease election", self._on_fatal)
-        supervisor.start("keep the lease", self._keep())
-        supervisor.start("watch the lease end", self._watch_the_end())
+        supervisor.run("keep the lease", self._keep)
+        supervisor.run("watch the lease end", self._watch_the_end)
         _log.info("leadership won", epoch=self._epoch, address=address)
         return Leadership(self._epoch)
 
@@ -141,8 +141,10 @@ class LeaseElection:
 
     async def _keep(self) -> None:
         wait_s = _RENEW_AFTER * self._ttl_s
-        while not self._lost.is_set():
+        while True:
             await asyncio.sleep(wait_s)
+            if self._lost.is_set():
+                continue  # there is nothing to keep before `step_down` ends this
             try:
                 if not await self._renewed():
                     self._lose("the service has ended the lease")
@@ -155,7 +157,8 @@ class LeaseElection:
         while True:
             remaining_s = self._valid_until_s - self._clock.monotonic_s()
             if remaining_s <= 0:
-                return self._lose("the lease was not renewed in time")
+                self._lose("the lease was not renewed in time")
+                remaining_s = self._ttl_s
             await asyncio.sleep(remaining_s)
 
     def _lose(self, reason: str) -> None:
@@ -184,7 +187,9 @@ class LeaderWatch:
     async def current(self) -> LeaderRecord | None:
         """See `LeaderRetrieval.current`. Raises `ConnectionError`: the service does not answer."""
         try:
-            answer = await self._current(protocol.encode(), timeout=_CALL_TIMEOUT_S)
+            answer = await self._current(
+                protocol.encode(), timeout=_CALL_TIMEOUT_S, wait_for_ready=True
+            )
         except grpc.aio.AioRpcError as error:
             raise ConnectionError(f"the leader service does not answer: {error.code()}") from error
         return protocol.decode_record(answer)

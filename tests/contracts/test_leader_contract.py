@@ -13,8 +13,10 @@ import pytest
 
 from holdover.coordination.file_leader import FileLeaderElection, FileLeaderRetrieval
 from holdover.coordination.leader import LeaderElection, LeaderRecord, LeaderRetrieval
-from holdover.runtime.real import real_runtime
+from holdover.runtime import Runtime
+from simulator.world.leader_service import SimulatedLeaderService
 from simulator.world.storage import SimulatedStorage
+from simulator.world.world import World
 
 POLL_INTERVAL_S = 0.02
 WATCHDOG_S = 5.0
@@ -33,18 +35,32 @@ class LeaderArm:
         return self.elections[-1]
 
 
-@pytest.fixture(params=["file", "file-on-power-loss-disk"])
-async def leader_arm(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LeaderArm]:
-    runtime = real_runtime()
-    if request.param == "file-on-power-loss-disk":
-        runtime = dataclasses.replace(runtime, disk=SimulatedStorage())
-    arm = LeaderArm(
-        lambda: FileLeaderElection(runtime, str(tmp_path), POLL_INTERVAL_S),
-        FileLeaderRetrieval(runtime, str(tmp_path), POLL_INTERVAL_S),
-    )
+@pytest.fixture(params=["file", "file-on-a-storage-by-itself", "service"])
+async def leader_arm(
+    request: pytest.FixtureRequest, runtime_arm: Runtime, world: World | None, tmp_path: Path
+) -> AsyncIterator[LeaderArm]:
+    arm = new_arm(request.param, runtime_arm, world, str(tmp_path))
     yield arm
     for election in arm.elections:
         await election.step_down()
+
+
+def new_arm(kind: str, runtime: Runtime, world: World | None, directory: str) -> LeaderArm:
+    if kind == "service":
+        if world is None:
+            pytest.skip("the leader service is a simulated one")
+        service = SimulatedLeaderService(world, world.host("leader-service"))
+        service.start()
+        client = service.client(runtime)
+        return LeaderArm(client.election, client.retrieval())
+    if kind == "file-on-a-storage-by-itself":
+        runtime = dataclasses.replace(runtime, disk=SimulatedStorage())
+    if world is not None:
+        directory = "/shared/cluster"
+    return LeaderArm(
+        lambda: FileLeaderElection(runtime, directory, POLL_INTERVAL_S),
+        FileLeaderRetrieval(runtime, directory, POLL_INTERVAL_S),
+    )
 
 
 async def test_the_only_candidate_leads_and_is_found(leader_arm: LeaderArm) -> None:
