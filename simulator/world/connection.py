@@ -55,6 +55,8 @@ class Node:
         self.process = process
         self.port = network.links.port(process.host)
         self.context = process.context
+        self._loop = process.loop
+        self._host = process.host
         #: Until when it handles messages that have arrived.
         self.busy_until_s = 0.0
         #: Messages on their way to it.
@@ -67,10 +69,8 @@ class Node:
 
     def at(self, when_s: float, callback: Deliver, *args: Any) -> ReadyHandle:
         """Call in the name of this process, at a time of the world."""
-        process = self.process
-        return process.loop.call_at(
-            when_s * process.host.clock_rate, callback, *args, context=self.context
-        )
+        when_s *= self._host.clock_rate
+        return self._loop.call_at(when_s, callback, *args, context=self.context)
 
 
 class Deadlines:
@@ -157,17 +157,17 @@ class Direction:
         self._send(next(self._numbers), n_bytes, deliver, args)
 
     def _send(self, number: int, n_bytes: int, deliver: Deliver, args: tuple[Any, ...]) -> None:
-        network, target = self.network, self.target
+        network, source, target = self.network, self._source_port, self._target_port
         links = network.links
-        if links.interrupted and links.blocked(self._source_port, self._target_port):
+        if links.interrupted and links.blocked(source, target):
             self._hold(number, n_bytes, deliver, args)
             return
-        when_s = links.arrival_s(self._source_port, self._target_port, n_bytes, network.loop.now_s)
+        when_s = links.arrival_s(source, target, n_bytes, network.loop.now_s)
         when_s += links.settings.message_cost_s
         if when_s < self._last_s:
             when_s = self._last_s
         self._last_s = when_s
-        target.at(when_s, self._arrive, number, n_bytes, deliver, args)
+        self.target.at(when_s, self._arrive, number, n_bytes, deliver, args)
 
     def _arrive(self, number: int, n_bytes: int, deliver: Deliver, args: tuple[Any, ...]) -> None:
         links, target = self.network.links, self.target

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from simulator.world.process import Host
@@ -32,6 +32,8 @@ class LinkSettings:
 
     #: Shortest and longest way of a message between two hosts.
     latency_s: tuple[float, float] = (0.0001, 0.0005)
+    #: Draws the way of a message where it is not uniform between these two.
+    latency_draw: Callable[[random.Random], float] | None = None
     #: The way within a host.
     loopback_s: float = 0.00002
     #: Of each host, in each direction.
@@ -112,6 +114,7 @@ class Links:
         self.settings = settings
         #: Whether any host is silent or cut off; `blocked` need not be asked otherwise.
         self.interrupted = False
+        self._source = source
         self._random = source.random
         self._ports: dict[str, Port] = {}
         #: Whether there is an address that is nobody's any more.
@@ -212,8 +215,11 @@ class Links:
         settings = self.settings
         if source is target:
             return now_s + settings.loopback_s
-        low_s, high_s = settings.latency_s
-        latency_s = low_s + (high_s - low_s) * self._random()
+        if settings.latency_draw is not None:
+            latency_s = settings.latency_draw(self._source)
+        else:
+            low_s, high_s = settings.latency_s
+            latency_s = low_s + (high_s - low_s) * self._random()
         factor = source.slowness if source.slowness > target.slowness else target.slowness
         extra_s = source.extra_latency_s + target.extra_latency_s
         if factor != 1.0:

@@ -60,7 +60,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         self._initial_metadata: RawMetadata | None = None
         self._trailing_metadata: RawMetadata = ()
         self._abort: grpc.aio.AbortError | None = None
-        self._requests: deque[bytes] = deque()
+        self._requests: deque[bytes] | None = deque() if handler.request_streaming else None
         self._requests_ended = False
         self._unread_bytes = 0
         self._changed: asyncio.Future[None] | None = None
@@ -91,7 +91,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
 
     def received_message(self, data: bytes) -> None:
         """One request of a stream."""
-        if not self.has_ended():
+        if self._requests is not None and not self.has_ended():
             self._requests.append(data)
             self._tell()
 
@@ -215,7 +215,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         if self not in served_calls:
             return
         del served_calls[self]
-        self._requests.clear()
+        self._requests = None
         self.connection.gate.call_ended()
         for callback in self._done_callbacks:
             callback(self)
@@ -231,7 +231,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
     async def read(self) -> Any:
         """See `grpc.aio.ServicerContext`."""
         while not self._requests:
-            if self._requests_ended or self.has_ended():
+            if self._requests is None or self._requests_ended or self.has_ended():
                 return grpc.aio.EOF
             await self._change()
         data = self._requests.popleft()
