@@ -6,6 +6,7 @@ steps that more than one part takes; which signal leads to which steps is said i
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from holdover.ids import AttemptKey
@@ -61,8 +62,9 @@ class SchedulerCore:
         self.workers: dict[str, str] = {}
         #: Set once this leader has recovered the job rather than started it.
         self.reconciliation: Reconciliation | None = None
-        #: SCHEDULED subtasks in the order in which they get slots.
-        self.ready: dict[SubtaskId, None] = {}
+        #: SCHEDULED subtasks in the order in which they get slots. A queue whose head is found at
+        #: once, however many have left it.
+        self.ready: OrderedDict[SubtaskId, None] = OrderedDict()
         #: One for each initialized source.
         self.enumerators: dict[str, SplitEnumerator] = {}
         #: Why the job must fail, once a part has found that nothing else is left.
@@ -259,8 +261,7 @@ class SchedulerCore:
             self.act(act.ReturnSlots(given_back))
         if self.may_deploy():
             while self.ready and self.slots.free_count:
-                subtask = next(iter(self.ready))
-                del self.ready[subtask]
+                subtask, _ = self.ready.popitem(last=False)
                 self._deploy(self.graph.vertex_at(*subtask))
         self._declare_slots()
 

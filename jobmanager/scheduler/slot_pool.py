@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from itertools import islice
+
 from jobmanager.scheduler.signals import SlotId
 from jobmanager.scheduler.vertices import SubtaskId
 
@@ -9,13 +12,18 @@ from jobmanager.scheduler.vertices import SubtaskId
 class SlotPool:
     """Slots granted to a job by the ResourceManager: free ones and occupied ones, each exactly
     once.
+
+    Every method costs what it touches, however many slots the job holds.
     """
 
     def __init__(self) -> None:
-        #: Free slots, the longest free one first; the same by worker.
-        self._free: dict[SlotId, None] = {}
+        #: Free slots, the longest free one first; the same by worker. Ordered, because the first
+        #: entry of a plain dict is searched among all that were deleted before it.
+        self._free: OrderedDict[SlotId, None] = OrderedDict()
         self._free_at: dict[str, dict[SlotId, None]] = {}
+        #: Occupied slots; the same by worker.
         self._occupied: dict[SlotId, SubtaskId] = {}
+        self._occupied_at: dict[str, dict[SlotId, None]] = {}
 
     def __len__(self) -> int:
         return len(self._free) + len(self._occupied)
@@ -52,6 +60,7 @@ class SlotPool:
             raise KeyError("no slot is free")
         self._remove_free(slot)
         self._occupied[slot] = subtask
+        self._occupied_at.setdefault(slot.worker_id, {})[slot] = None
         return slot
 
     def vacate(self, slot: SlotId, subtask: SubtaskId) -> bool:
@@ -59,21 +68,23 @@ class SlotPool:
         if self._occupied.get(slot) != subtask:
             return False
         del self._occupied[slot]
+        _remove(self._occupied_at, slot)
         self._add_free(slot)
         return True
 
     def give_back(self, count: int | None = None) -> tuple[SlotId, ...]:
         """Take up to `count` free slots (all, if None) out of the pool."""
-        slots = tuple(self._free)[:count]
+        slots = tuple(islice(self._free, count))
         for slot in slots:
             self._remove_free(slot)
         return slots
 
     def lose_worker(self, worker_id: str) -> None:
         """Forget all slots of a worker."""
-        for slot in list(self._free_at.get(worker_id, ())):
-            self._remove_free(slot)
-        self._occupied = {s: v for s, v in self._occupied.items() if s.worker_id != worker_id}
+        for slot in self._free_at.pop(worker_id, ()):
+            del self._free[slot]
+        for slot in self._occupied_at.pop(worker_id, ()):
+            del self._occupied[slot]
 
     def _add_free(self, slot: SlotId) -> None:
         self._free[slot] = None
@@ -81,6 +92,11 @@ class SlotPool:
 
     def _remove_free(self, slot: SlotId) -> None:
         del self._free[slot]
-        del self._free_at[slot.worker_id][slot]
-        if not self._free_at[slot.worker_id]:
-            del self._free_at[slot.worker_id]
+        _remove(self._free_at, slot)
+
+
+def _remove(by_worker: dict[str, dict[SlotId, None]], slot: SlotId) -> None:
+    slots = by_worker[slot.worker_id]
+    del slots[slot]
+    if not slots:
+        del by_worker[slot.worker_id]
