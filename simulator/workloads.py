@@ -83,7 +83,12 @@ def build_graph(
     for name in last:
         place = output_directory if len(last) == 1 else posixpath.join(output_directory, name)
         stages[name].write_parquet(place, parallelism=_parallelism(job, name))
-    return described.build(job.name)
+    graph = described.build(job.name)
+    for vertex in graph.vertices:
+        workload = vertex.operators[0].workload
+        # A source of no rows: without this it would make random ones.
+        workload.pass_rows = not workload.rows
+    return graph
 
 
 def other_work(job: JobSpec) -> Workload:

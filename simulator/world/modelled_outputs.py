@@ -57,7 +57,7 @@ class OutputWriter:
             index, data = partition.encode()
             base = partition_base(self._run.shuffle_directory, partition_name(self._key, output))
             if output == 0:
-                await self._disk.make_directories(posixpath.dirname(base))
+                await self._make_directory(posixpath.dirname(base))
             await self._put(base + DATA_SUFFIX, data, partition.data_bytes)
             await self._put(base + INDEX_SUFFIX, index, 0)
             written.append(
@@ -89,6 +89,14 @@ class OutputWriter:
             bytes=size,
             rows=len(outcome.rows),
         )
+
+    async def _make_directory(self, path: str) -> None:
+        """Most often another attempt of the job has made it: that takes no time."""
+        storage = self._world.storages.device(self._process.host, path).storage
+        try:
+            storage.directory(path)
+        except OSError:
+            await self._disk.make_directories(path)
 
     async def _put(self, path: str, content: bytes, n_bytes: int) -> None:
         file = await self._disk.open_append(path)

@@ -85,7 +85,8 @@ class ModelledVertex:
                 from_splits = len(rows)
             elif operator.HasField("workload"):
                 draw, rows = _through_workload(operator.workload, key, rows)
-                seconds, output_bytes, drawn = seconds + draw.seconds, draw.output_bytes, True
+                seconds, drawn = seconds + draw.seconds, True
+                output_bytes = _written_bytes(operator.workload, draw, rows)
                 if draw.fails:
                     return TaskOutcome(seconds, Rows(), 0, failure=_failure(operator))
             elif operator.HasField("key_sample") or operator.HasField("range_boundaries"):
@@ -119,6 +120,12 @@ def _through_workload(workload: Workload, key: AttemptKey, rows: Rows) -> tuple[
     if workload.rows:
         return draw, Rows(array("q", source_identities(workload, key.subtask)))
     return draw, rows if workload.pass_rows else Rows()
+
+
+def _written_bytes(workload: Workload, draw: WorkloadDraw, rows: Rows) -> int:
+    """Payload is part of a row: where rows are told apart, no row means no byte."""
+    has_identities = workload.rows or workload.pass_rows
+    return 0 if has_identities and not len(rows) else draw.output_bytes
 
 
 def _source_rows(operator: Operator, splits: Sequence[Split]) -> Rows:

@@ -44,6 +44,12 @@ def test_all_rows_arrive_once(exchange: str) -> None:
     assert expected_rows(job(MAP, {"name": "reduce", "exchange": exchange})) == ids(3, 2)
 
 
+def test_a_source_of_no_rows_makes_none() -> None:
+    graph = job({**MAP, "rows": 0}, {"name": "reduce"})
+    assert expected_rows(graph) == []
+    assert all(vertex.operators[0].workload.pass_rows for vertex in graph.vertices)
+
+
 def test_a_broadcast_repeats_rows_for_each_reader() -> None:
     side = {"name": "side", "parallelism": 1, "rows": 1, "inputs": []}
     both = {"name": "both", "parallelism": 2, "inputs": ["map", "side"], "exchange": "broadcast"}
