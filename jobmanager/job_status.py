@@ -11,7 +11,7 @@ from holdover.v1 import common_pb2, events_pb2, job_pb2, jobmanager_pb2
 from jobmanager.job_store import StoredJob
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.scheduler import Scheduler
-from jobmanager.scheduler.states import ExecutionState, JobState
+from jobmanager.scheduler.states import JobState
 from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex
 
 HISTORY_ENTRIES_MAX = 500
@@ -100,25 +100,14 @@ def job_status(
 
 
 def _vertex_status(owner: ExecutionJobVertex) -> jobmanager_pb2.VertexStatus:
-    counts = [0] * (max(ExecutionState) + 1)
-    rows_in = rows_out = bytes_out = 0
-    for vertex in owner.subtasks:
-        counts[vertex.state] += 1
-        finished = vertex.finished
-        if finished is not None:
-            rows_in += finished.rows_in
-            rows_out += finished.rows_out
-            # Not by `execution_bytes`: this runs for each subtask at each look of each watcher.
-            for partition in finished.partitions:
-                bytes_out += partition.data_bytes
     return jobmanager_pb2.VertexStatus(
         vertex_id=owner.vertex_id,
         name=owner.vertex.name,
         parallelism=owner.parallelism,
-        state_counts=counts,
-        rows_in=rows_in,
-        rows_out=rows_out,
-        bytes_out=bytes_out,
+        state_counts=owner.state_counts,
+        rows_in=owner.rows_in,
+        rows_out=owner.rows_out,
+        bytes_out=owner.bytes_out,
     )
 
 

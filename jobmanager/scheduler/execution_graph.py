@@ -105,10 +105,9 @@ class ExecutionGraph:
             raise ReplayError(f"vertex {event.vertex_id} has other inputs than its event")
         if any(len(r.bounds) not in (0, event.parallelism + 1) for r in event.input_ranges):
             raise ReplayError(f"vertex {event.vertex_id} has ranges for another parallelism")
-        vertex.parallelism = event.parallelism
+        vertex.initialize(event.parallelism)
         vertex.input_bounds = [tuple(ranges.bounds) for ranges in event.input_ranges]
         vertex.splits = tuple(event.splits)
-        vertex.subtasks = [ExecutionVertex(event.vertex_id, i) for i in range(event.parallelism)]
 
     def _apply_finished(self, event: events_pb2.ExecutionVertexFinished) -> None:
         key = event.execution.attempt
@@ -129,7 +128,7 @@ class ExecutionGraph:
         vertex.slot = None
         vertex.held = False
         vertex.splits = list(event.execution.splits)
-        owner.finished_count += 1
+        owner.add_output(event.execution)
         owner.output_version += 1
         self._moved(vertex, before)
 
@@ -158,8 +157,9 @@ class ExecutionGraph:
         if owner.source is not None:
             vertex.pinned_splits = tuple(vertex.splits)
         self.set_available(vertex, False)
-        owner.finished_count -= 1
         owner.released = False
+        if vertex.finished is not None:
+            owner.remove_output(vertex.finished)
         vertex.finished = None
         before, vertex.stored_at = vertex.worker_id, ""
         self._moved(vertex, before)
@@ -258,6 +258,9 @@ class ExecutionGraph:
             InvalidTransition: the state may not follow the present one.
         """
         check_execution_transition(f"{vertex.vertex_id}/{vertex.subtask}", vertex.state, after)
+        counts = self.vertices[vertex.vertex_id].state_counts
+        counts[vertex.state] -= 1
+        counts[after] += 1
         vertex.state = after
 
     def deploy(self, vertex: ExecutionVertex, slot: SlotId, epoch: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from jobmanager.scheduler.core import SchedulerCore
 from jobmanager.scheduler.scheduler import Scheduler
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
+from jobmanager.scheduler.vertices import SubtaskId
 
 
 class InvariantBroken(AssertionError):
@@ -25,10 +26,15 @@ def check(scheduler: Scheduler) -> None:
 
 def _counts(core: SchedulerCore) -> Iterator[str]:
     for owner in core.graph.vertices.values():
-        finished = sum(v.state is ExecutionState.FINISHED for v in owner.subtasks)
+        counts = Counter(int(vertex.state) for vertex in owner.subtasks)
+        states = [counts[state] for state in range(len(owner.state_counts))]
         available = sum(v.available for v in owner.subtasks)
-        if owner.finished_count != finished:
-            yield f"{owner.vertex_id}: {finished} finished, counted {owner.finished_count}"
+        if owner.state_counts != states:
+            yield f"{owner.vertex_id}: {states} in each state, counted {owner.state_counts}"
+        outputs = [v.finished for v in owner.subtasks if v.finished is not None]
+        rows = (sum(o.rows_in for o in outputs), sum(o.rows_out for o in outputs))
+        if rows != (owner.rows_in, owner.rows_out):
+            yield f"{owner.vertex_id}: {rows} rows, counted {owner.rows_in, owner.rows_out}"
         if owner.available_count != available:
             yield f"{owner.vertex_id}: {available} available, counted {owner.available_count}"
         if len(owner.subtasks) != owner.parallelism:
@@ -62,8 +68,11 @@ def _readiness(core: SchedulerCore) -> Iterator[str]:
 
 
 def _places(core: SchedulerCore) -> Iterator[str]:
-    for worker_id in sorted({v.worker_id for v in core.graph.all_subtasks()} - {""}):
-        there = {v.id for v in core.graph.all_subtasks() if v.worker_id == worker_id}
+    places: dict[str, set[SubtaskId]] = {}
+    for vertex in core.graph.all_subtasks():
+        if vertex.worker_id:
+            places.setdefault(vertex.worker_id, set()).add(vertex.id)
+    for worker_id, there in places.items():
         indexed = {v.id for v in core.graph.at_worker(worker_id)}
         if indexed != there:
             yield f"{sorted(indexed ^ there)} are listed wrongly at {worker_id}"

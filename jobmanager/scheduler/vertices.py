@@ -95,9 +95,15 @@ class ExecutionJobVertex:
         #: forward.
         self.input_bounds: list[tuple[int, ...]] = []
         self.splits: tuple[job_pb2.Split, ...] = ()
-        #: Number of FINISHED subtasks, and of those whose partitions are at a registered worker.
-        self.finished_count = 0
+        #: Number of subtasks in each ExecutionState, by its number: kept up to date, because every
+        #: watcher of a job asks for it after every change.
+        self.state_counts = [0] * (max(ExecutionState) + 1)
+        #: Number of FINISHED subtasks whose partitions are at a registered worker.
         self.available_count = 0
+        #: What the FINISHED subtasks have read and left behind, in all.
+        self.rows_in = 0
+        self.rows_out = 0
+        self.bytes_out = 0
         #: Grows whenever a subtask leaves its output, or another output than before.
         self.output_version = 0
         #: Its partitions were released because every consumer had finished.
@@ -107,6 +113,30 @@ class ExecutionJobVertex:
     def initialized(self) -> bool:
         """Whether its shape is decided."""
         return self.parallelism > 0
+
+    def initialize(self, parallelism: int) -> None:
+        """Its shape is decided: it has so many subtasks, all CREATED."""
+        self.parallelism = parallelism
+        self.subtasks = [ExecutionVertex(self.vertex_id, index) for index in range(parallelism)]
+        self.state_counts[ExecutionState.CREATED] = parallelism
+
+    def add_output(self, execution: common_pb2.FinishedExecution) -> None:
+        """A subtask has left this behind."""
+        self._sum(execution, 1)
+
+    def remove_output(self, execution: common_pb2.FinishedExecution) -> None:
+        """What a subtask had left behind does not count any more."""
+        self._sum(execution, -1)
+
+    def _sum(self, execution: common_pb2.FinishedExecution, sign: int) -> None:
+        self.rows_in += sign * execution.rows_in
+        self.rows_out += sign * execution.rows_out
+        self.bytes_out += sign * sum(partition.data_bytes for partition in execution.partitions)
+
+    @property
+    def finished_count(self) -> int:
+        """Number of FINISHED subtasks."""
+        return self.state_counts[ExecutionState.FINISHED]
 
     @property
     def all_finished(self) -> bool:
