@@ -10,8 +10,7 @@ from jobmanager.event_store import JobEventWriter
 from jobmanager.job_master import JobMaster
 from simulator.cluster import JOBS_DIRECTORY, Node, SimulatedCluster
 from simulator.faults import FaultInjector
-from simulator.invariants.stored import archived
-from simulator.invariants.stored import as_it_is
+from simulator.invariants.stored import archived, as_it_is
 from simulator.invariants.view import (
     LeaderView,
     OrderQueue,
