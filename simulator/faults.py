@@ -188,11 +188,11 @@ class FaultInjector:
                 )
                 return lambda: network.heal(token)
             case kinds.SlowLink():
-                network.slow(hosts, fault.factor, fault.latency_s)
-                return lambda: network.slow(hosts, 1.0, 0.0)
+                slow = network.slow(hosts, fault.factor, fault.latency_s)
+                return lambda: network.heal(slow)
             case kinds.LosePackets():
-                network.lose(hosts, fault.probability)
-                return lambda: network.lose(hosts, 0.0)
+                lossy = network.lose(hosts, fault.probability)
+                return lambda: network.heal(lossy)
             case kinds.LeaderServiceDown():
                 others = [host for host in self._world.hosts.values() if host.name != LEADER_HOST]
                 down = network.cut([self._world.host(LEADER_HOST)], others, both=True)

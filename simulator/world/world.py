@@ -58,6 +58,7 @@ class World:
         self.storages = Storages(self, disks)
         #: What all modelled tasks share.
         self.task_model = tasks or TaskModel()
+        self.loop.set_failure_handler(self._note_failure)
 
     # ------------------------------------------------------------------ making
 
@@ -122,10 +123,14 @@ class World:
         """The host dies: its peers see nothing but silence, its disk forgets what was not
         synced."""
         self.trace.note(host.name, "power loss")
-        self.network.lose_power(host)
+        self.network.silence(host)
         for process in host.living():
             process.end()
         self.storages.power_loss(host)
+
+    def power_on(self, host: Host) -> None:
+        """The host is there again, with an empty memory."""
+        self.network.end_silence(host)
 
     def _note_failure(self, process: Process | None, context: dict[str, Any]) -> None:
         exception = context.get("exception")
