@@ -115,6 +115,7 @@ class SimulatedCluster:
         #: Told of a node whose process is no more, while its objects are still as they were.
         self.on_death: list[Callable[[Node], None]] = []
         self._stepped = asyncio.Event()
+        self._without_power: dict[str, Host] = {}
 
     def nodes(self) -> Iterator[Node]:
         """JobManagers, then TaskManagers."""
@@ -137,6 +138,8 @@ class SimulatedCluster:
         node.kept_down = False
         if node.alive:
             return
+        if self._without_power.pop(node.host.name, None) is not None:
+            self.world.power_on(node.host)
         process = self.world.process(node.host, node.name)
         node.process = process
         node.jobmanager = node.taskmanager = node.stop_order = None
@@ -161,7 +164,8 @@ class SimulatedCluster:
             self.world.kill(node.process)
 
     def power_loss(self, node: Node) -> None:
-        """The machine loses its power."""
+        """The machine loses its power; it has it again when it is started."""
+        self._without_power[node.host.name] = node.host
         self.world.power_loss(node.host)
 
     def _ended(self, node: Node, process: Process) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 from jobmanager.event_store.segments import list_segments
 from jobmanager.job_store import JobStore
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX
 from simulator import fault_kinds as kinds
 from simulator.invariants.view import at_once
+from simulator.world.disk_faults import DiskFaults
 from simulator.world.storage import SimulatedStorage
 
 DiskFault = kinds.SlowDisk | kinds.DiskFull | kinds.DiskError | kinds.DiskHang
@@ -71,14 +73,15 @@ def lose_partitions(
     storage: SimulatedStorage, shuffle_directory: str, part: float, source: random.Random
 ) -> list[str]:
     """Remove the files of some finished partitions; returns their index files."""
-    found = at_once(storage.glob(f"{shuffle_directory}/**/*{INDEX_SUFFIX}"))
-    lost = [file.path for file in found if source.random() < part]
-    if found and not lost:
-        lost = [found[source.randrange(len(found))].path]
-    for path in lost:
-        at_once(storage.remove(path))
-        data = path.removesuffix(INDEX_SUFFIX) + DATA_SUFFIX
-        at_once(storage.remove(data, missing_ok=True))
+    with _past_faults(storage):
+        found = at_once(storage.glob(f"{shuffle_directory}/**/*{INDEX_SUFFIX}"))
+        lost = [file.path for file in found if source.random() < part]
+        if found and not lost:
+            lost = [found[source.randrange(len(found))].path]
+        for path in lost:
+            at_once(storage.remove(path))
+            data = path.removesuffix(INDEX_SUFFIX) + DATA_SUFFIX
+            at_once(storage.remove(data, missing_ok=True))
     return lost
 
 
@@ -93,15 +96,25 @@ def cut_event_logs(
     each lost. A job without a log loses nothing."""
     lost: dict[str, int] = {}
     store = JobStore(shared, storage_directory)
-    for job_id in job_ids:
-        segments = at_once(list_segments(shared, store.events_directory(job_id)))
-        if not segments:
-            continue
-        newest = segments[-1]
-        cut = source.randint(
-            0, min(newest.bytes, bytes_max if bytes_max is not None else newest.bytes)
-        )
-        content = at_once(shared.read(newest.path))
-        shared.overwrite(newest.path, content[: newest.bytes - cut])
-        lost[job_id] = cut
+    with _past_faults(shared):
+        for job_id in job_ids:
+            segments = at_once(list_segments(shared, store.events_directory(job_id)))
+            if not segments:
+                continue
+            newest = segments[-1]
+            at_most = newest.bytes if bytes_max is None else min(newest.bytes, bytes_max)
+            cut = source.randint(0, at_most)
+            content = at_once(shared.read(newest.path))
+            shared.overwrite(newest.path, content[: newest.bytes - cut])
+            lost[job_id] = cut
     return lost
+
+
+@contextmanager
+def _past_faults(storage: SimulatedStorage) -> Generator[None, None, None]:
+    """What is damaged is damaged whether or not the storage answers at the moment."""
+    acting, storage.faults = storage.faults, DiskFaults()
+    try:
+        yield
+    finally:
+        storage.faults = acting

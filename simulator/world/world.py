@@ -47,7 +47,7 @@ class World:
         keep_trace_lines_max: int = 0,
     ) -> None:
         self.seed = seed
-        self.loop = VirtualLoop(self.random("loop"))
+        self.loop = VirtualLoop(self.random("loop"))  # type: ignore[abstract]
         self.trace = Trace(lambda: self.loop.now_s, keep_trace_lines_max)
         self.hosts: dict[str, Host] = {}
         self._lives: dict[str, int] = {}
