@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -39,14 +40,15 @@ class _Order:
     row_of: dict[str, int]
 
 
-def packed_run(record: RunRecord, story: Sequence[str]) -> str:
-    """The run and the sentences about it, for `readRun` of the page: base64 of gzip of
-    the head's length (4 bytes, little endian), the head, and the columns, each at a multiple of 8.
+def packed_run(record: RunRecord, fates: Sequence[str], story: Sequence[str]) -> str:
+    """The run with the fates of its attempts and the sentences about it, for `readRun` of the page:
+    base64 of gzip of the head's length (4 bytes, little endian), the head, and the columns, each
+    at a multiple of 8 bytes.
     """
     order = _row_order(record)
     tick_s = max(TICK_MIN_S, _last_s(record) / (NEVER - 1))
     columns = {
-        **_attempt_columns(record, order, tick_s),
+        **_attempt_columns(record, fates, order, tick_s),
         **_worker_columns(order, tick_s),
         **_held_columns(record.held, tick_s),
     }
@@ -65,7 +67,7 @@ def attempt_fates(attempts: Iterable[AttemptRecord]) -> list[str]:
     """
     listed = list(attempts)
     first: dict[tuple[str, str, int], AttemptRecord] = {}
-    for attempt in sorted(listed, key=lambda a: (a.started_s, a.attempt)):
+    for attempt in sorted(listed, key=attrgetter("started_s", "attempt")):
         first.setdefault((attempt.job_id, attempt.vertex_id, attempt.subtask), attempt)
     fates: list[str] = []
     for attempt in listed:
@@ -111,27 +113,31 @@ def _last_s(record: RunRecord) -> float:
 
 def _ticks(times_s: Iterable[float | None], tick_s: float) -> npt.NDArray[np.uint32]:
     """Times in ticks; NEVER for those that did not come."""
-    listed = [NEVER if t is None else min(NEVER - 1, max(0, round(t / tick_s))) for t in times_s]
-    return np.array(listed, dtype="<u4")
+    seconds = np.array([np.nan if t is None else t for t in times_s], dtype="<f8")
+    ticks = np.clip(np.rint(seconds / tick_s), 0, NEVER - 1)
+    return np.where(np.isnan(seconds), NEVER, ticks).astype("<u4")
 
 
-def _attempt_columns(record: RunRecord, order: _Order, tick_s: float) -> _Columns:
-    attempts = sorted(
-        record.attempts, key=lambda a: (order.row_of[a.worker], a.slot, a.started_s, a.attempt)
-    )
+def _attempt_columns(
+    record: RunRecord, fates: Sequence[str], order: _Order, tick_s: float
+) -> _Columns:
+    attempts = record.attempts
+    number_of = {fate: i for i, fate in enumerate(FATES)}
     vertex_of = {key: i for i, key in enumerate(_vertex_keys(record))}
-    return {
+    columns: _Columns = {
         "row": np.array([order.row_of[a.worker] for a in attempts], dtype="<u4"),
         "slot": np.array([a.slot for a in attempts], dtype="<u2"),
         "start": _ticks((a.started_s for a in attempts), tick_s),
         "end": _ticks((a.ended_s for a in attempts), tick_s),
-        "fate": np.array([FATES.index(f) for f in attempt_fates(attempts)], dtype="u1"),
+        "fate": np.array([number_of[fate] for fate in fates], dtype="u1"),
         "vertex": np.array([vertex_of[a.job_id, a.vertex_id] for a in attempts], dtype="<u2"),
         "subtask": np.array([a.subtask for a in attempts], dtype="<u4"),
         "attempt": np.array([a.attempt for a in attempts], dtype="<u4"),
         "epoch": np.array([a.epoch for a in attempts], dtype="<u4"),
         "bytes": np.array([a.bytes for a in attempts], dtype="<f8"),
     }
+    by_row = np.lexsort([columns[key] for key in ("attempt", "start", "slot", "row")])
+    return {name: column[by_row] for name, column in columns.items()}
 
 
 def _vertex_keys(record: RunRecord) -> list[tuple[str, str]]:

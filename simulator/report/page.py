@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.record import RunRecord
-from simulator.report.columns import packed_run
+from simulator.report.columns import attempt_fates, packed_run
 from simulator.report.story import outcome, reproducing_line, run_story
 
 #: Attempts whose timelines are kept, over all runs of a report: some 15 bytes each.
@@ -57,17 +57,17 @@ def render_report(records: Sequence[RunRecord]) -> str:
     """
     if not records:
         raise ValueError("a report needs at least one run; there is none")
-    stories = [run_story(record) for record in records]
+    fates = [attempt_fates(record.attempts) for record in records]
+    stories = [run_story(record, its) for record, its in zip(records, fates, strict=True)]
     drawn = _drawn(records)
     index = [
         _summary(record, story, i in drawn)
         for i, (record, story) in enumerate(zip(records, stories, strict=True))
     ]
     data = [_script("application/json", "report-index", _json(index))]
-    data += [
-        _script("application/octet-stream", f"run-{i}", packed_run(records[i], stories[i]))
-        for i in sorted(drawn)
-    ]
+    for i in sorted(drawn):
+        packed = packed_run(records[i], fates[i], stories[i])
+        data.append(_script("application/octet-stream", f"run-{i}", packed))
     scenarios = list(dict.fromkeys(record.scenario for record in records))
     title = f"{', '.join(scenarios[:3])}{' …' if len(scenarios) > 3 else ''} · Holdover"
     parts = {

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from itertools import pairwise
 
 from simulator.record import AttemptRecord, EpochRecord, RunRecord
-from simulator.report.columns import attempt_fates
 
 #: Faults and handovers that are told; the page lists all of them.
 _TOLD_MAX = 4
 
 
-def run_story(record: RunRecord) -> list[str]:
-    """Sentences about a run, most important first; never empty."""
+def run_story(record: RunRecord, fates: Sequence[str]) -> list[str]:
+    """Sentences about a run whose attempts had these fates, most important first; never empty."""
     story = [_findings(record)] if record.findings else []
     story += _handovers(record)
     story += _faults(record)
-    story += _work(record)
+    story += _work(record, fates)
     story += _jobs(record)
     return story
 
@@ -103,8 +103,7 @@ def _faults(record: RunRecord) -> list[str]:
     return [f"Also: {'; '.join(told[:_TOLD_MAX])}{more}."]
 
 
-def _work(record: RunRecord) -> list[str]:
-    fates = attempt_fates(record.attempts)
+def _work(record: RunRecord, fates: Sequence[str]) -> list[str]:
     if not fates:
         return ["No task ran."]
     if len(record.epochs) < 2:

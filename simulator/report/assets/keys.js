@@ -69,6 +69,7 @@ function listenToKeys(timeline) {
     const [atS, hit] = notable[at];
     const { time } = timeline.view;
     if (atS < time.fromS || atS > time.untilS) time.show(atS - time.spanS / 2, atS + time.spanS / 2);
+    if (hit.kind === "attempt") timeline.reveal(timeline.run.columns.row[hit.number]);
     timeline.select(hit);
   };
   const { time } = timeline.view;

@@ -47,7 +47,7 @@ class Timeline {
     const wide = width >= 760;
     const racks = this.rows.racks.length > 1 || Boolean(this.rows.racks[0]?.[0]);
     this.rackWidth = racks && wide ? 72 : 0;
-    this.gutter = wide ? 112 + this.rackWidth : 96;
+    this.gutter = wide ? 124 + this.rackWidth : 100;
     const faults = clamp(this.run.faults.length + this.run.findings.length, 1, FAULT_LINES_MAX);
     this.leadersY = AXIS_HEIGHT;
     this.textsY = this.leadersY + LEADER_HEIGHT;
@@ -174,6 +174,15 @@ class Timeline {
     this.fitted = this.view.rowHeight <= this.fitHeight * 1.001;
     this.view.top = Math.max(0, place - (y - this.box.y) / this.view.rowHeight);
     this.schedule();
+  }
+
+  // Scroll so that a TaskManager's row is visible, if it is among those shown.
+  reveal(row) {
+    const place = this.rows.workers.indexOf(row);
+    const visible = this.box.height / this.view.rowHeight;
+    if (place >= 0 && (place < this.view.top || place + 1 > this.view.top + visible)) {
+      this.moveRows(place - visible / 2 - this.view.top);
+    }
   }
 
   timeAt(x) {
