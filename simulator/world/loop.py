@@ -123,8 +123,9 @@ class ReadyHandle:
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001  as asyncio does
-            self.loop.call_exception_handler(
-                {"message": f"exception in callback {callback!r}", "exception": error}
+            self._context.run(
+                self.loop.call_exception_handler,
+                {"message": f"exception in callback {callback!r}", "exception": error},
             )
 
 
