@@ -144,11 +144,11 @@ def _count_text(count: float) -> str:
 
 #: What a user weighs; lower is better in all of them.
 MEASURES: tuple[Measure, ...] = (
-    Measure("time to finish", lambda run: run.measures.finish_s, seconds_text),
+    Measure("finish", lambda run: run.measures.finish_s, seconds_text),
     Measure("recovery", lambda run: run.measures.recovery_s, seconds_text),
     Measure("work rerun", lambda run: run.measures.work_rerun_s, seconds_text),
-    Measure("subtasks rerun", lambda run: run.measures.subtasks_rerun, _count_text),
-    Measure("of them finished", lambda run: run.measures.finished_rerun, _count_text),
-    Measure("partitions held", lambda run: run.measures.partitions_held_max, _count_text),
-    Measure("bytes retained", lambda run: run.measures.bytes_retained_max, bytes_text),
+    Measure("rerun", lambda run: run.measures.subtasks_rerun, _count_text),
+    Measure("finished rerun", lambda run: run.measures.finished_rerun, _count_text),
+    Measure("partitions", lambda run: run.measures.partitions_held_max, _count_text),
+    Measure("bytes held", lambda run: run.measures.bytes_retained_max, bytes_text),
 )

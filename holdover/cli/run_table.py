@@ -10,7 +10,8 @@ import typer
 
 from holdover.cli.command_line import write_table
 from simulator.record import RunRecord
-from simulator.report.story import outcome, reproducing_line
+from simulator.report.columns import attempt_fates
+from simulator.report.story import outcome, reproducing_line, run_story
 from simulator.sweep import MEASURES, seconds_text, sweep_rows
 
 #: More runs than these are summed up.
@@ -24,7 +25,8 @@ def write_findings(records: Sequence[RunRecord]) -> None:
     for record in records:
         if not record.findings:
             continue
-        typer.echo(f"{len(record.findings)} findings with {_run_name(record)}:")
+        count = len(record.findings)
+        typer.echo(f"{count} finding{'' if count == 1 else 's'} with {_run_name(record)}:")
         for finding in record.findings[:_FINDINGS_TOLD_MAX]:
             lines = finding.text.strip().splitlines() or [""]
             typer.echo(f"  at {finding.at_s:.3f} s  {finding.invariant}: {lines[0]}")
@@ -37,13 +39,40 @@ def write_findings(records: Sequence[RunRecord]) -> None:
 
 
 def write_runs(records: Sequence[RunRecord]) -> None:
-    """A line for each run, or a summary of many; a line for each value where options were swept."""
-    if any(record.options for record in records):
+    """One run in sentences, a line for each of some, a summary of many; and a line for each value
+    where options were swept."""
+    if len(records) == 1:
+        _write_one(records[0])
+    elif any(record.options for record in records):
         _write_sweep(records)
     elif len(records) <= RUNS_LISTED_MAX:
         _write_each(records)
     else:
         _write_summary(records)
+
+
+def write_trace(records: Sequence[RunRecord]) -> None:
+    """Every event of the runs that kept them."""
+    for record in records:
+        for line in record.trace:
+            typer.echo(line.rstrip("\n"))
+
+
+def _write_one(record: RunRecord) -> None:
+    for sentence in run_story(record, attempt_fates(record.attempts)):
+        typer.echo(sentence)
+    rows: list[list[object]] = [
+        [measure.title, measure.text(figure)]
+        for measure in MEASURES
+        if (figure := measure.of(record)) is not None
+    ]
+    write_table(["measure", _run_name(record)], rows, "nothing was measured")
+    if record.digest:
+        typer.echo(
+            f"trace {record.digest[:16]} of {record.events:,} events in"
+            f" {seconds_text(record.duration_s)} of cluster time, {seconds_text(record.wall_s)}"
+            " of real time"
+        )
 
 
 def _run_name(record: RunRecord) -> str:

@@ -73,7 +73,7 @@ def simulate(
         orders = _orders(scenario, described, chosen, sweep or [])
         if trace and len(orders) > 1:
             raise ConfigurationError("--trace shows one run: name its seed and options")
-        whole = report is not None or json_file is not None
+        whole = report is not None or json_file is not None or len(orders) == 1
         trace_lines_max = _TRACE_LINES_MAX if trace else 0
         workers = min(jobs or os.cpu_count() or 1, len(orders))
         with _progress(len(orders)) as advance:
@@ -156,7 +156,7 @@ def _progress(total: int) -> Iterator[Callable[[RunRecord], None]]:
 
 
 def _tell(records: list[RunRecord], report: Path | None, json_file: Path | None) -> None:
-    from holdover.cli.run_table import write_findings, write_runs
+    from holdover.cli.run_table import write_findings, write_runs, write_trace
 
     if report is not None:
         from simulator.report import write_report
@@ -169,5 +169,6 @@ def _tell(records: list[RunRecord], report: Path | None, json_file: Path | None)
             typer.echo(text, nl=False)
             return
         json_file.write_text(text, encoding="utf-8")
+    write_trace(records)
     write_findings(records)
     write_runs(records)
