@@ -12,7 +12,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from holdover import __version__
 from holdover.client import Client
@@ -226,7 +226,8 @@ class SimulatedCluster:
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await taskmanager.start()
-            await asyncio.wait([stopping, taskmanager.failed], return_when="FIRST_COMPLETED")
+            ends: list[asyncio.Future[Any]] = [stopping, taskmanager.failed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             await taskmanager.stop("it was told to stop" if stop.is_set() else "it failed")
         except OSError as error:
             _log.error("taskmanager ends", exception=error)

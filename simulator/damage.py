@@ -1,12 +1,11 @@
-"""Faults of storages: what acts on which, and what is lost from them.
+"""What is lost from storages behind the services' back.
 
-MODEL: several faults may act on one storage at a time, and each ends by itself. Files are damaged
-at once, on the medium too, past every cache.
+MODEL: files are damaged at once, on the medium too, past every cache and past what else is wrong
+with the storage.
 """
 
 from __future__ import annotations
 
-import errno
 import random
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -14,59 +13,9 @@ from contextlib import contextmanager
 from jobmanager.event_store.segments import list_segments
 from jobmanager.job_store import JobStore
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX
-from simulator import fault_kinds as kinds
 from simulator.invariants.view import at_once
 from simulator.world.disk_faults import DiskFaults
 from simulator.world.storage import SimulatedStorage
-
-DiskFault = kinds.SlowDisk | kinds.DiskFull | kinds.DiskError | kinds.DiskHang
-
-
-class StorageFaults:
-    """The faults that act on storages now."""
-
-    def __init__(self) -> None:
-        self._acting: dict[int, tuple[SimulatedStorage, DiskFault]] = {}
-        self._capacities: dict[SimulatedStorage, int] = {}
-        self._numbers = 0
-
-    def begin(self, storage: SimulatedStorage, fault: DiskFault) -> int:
-        """Let a fault act; the number is for `end`."""
-        self._numbers += 1
-        self._acting[self._numbers] = (storage, fault)
-        self._capacities.setdefault(storage, storage.capacity_bytes)
-        self._apply(storage, fault)
-        return self._numbers
-
-    def end(self, number: int) -> None:
-        """One fault is over; others on the same storage act on."""
-        storage, _ = self._acting.pop(number)
-        storage.faults.heal()
-        storage.capacity_bytes = self._capacities[storage]
-        for other, fault in self._acting.values():
-            if other is storage:
-                self._apply(other, fault)
-
-    @staticmethod
-    def _apply(storage: SimulatedStorage, fault: DiskFault) -> None:
-        match fault:
-            case kinds.SlowDisk():
-                storage.faults.slow(fault.factor)
-            case kinds.DiskFull():
-                left = storage.used_bytes + fault.left_bytes
-                storage.capacity_bytes = min(storage.capacity_bytes, left)
-            case kinds.DiskError():
-                for operation in _OPERATIONS[fault.on]:
-                    storage.faults.fail(operation, errno.EIO, times=None)
-            case kinds.DiskHang():
-                storage.faults.hang()
-
-
-_OPERATIONS = {
-    "read": ("read",),
-    "write": ("write", "publish"),
-    "sync": ("sync", "sync_directory", "publish"),
-}
 
 
 def lose_partitions(
@@ -113,7 +62,8 @@ def cut_event_logs(
 @contextmanager
 def _past_faults(storage: SimulatedStorage) -> Generator[None, None, None]:
     """What is damaged is damaged whether or not the storage answers at the moment."""
-    acting, storage.faults = storage.faults, DiskFaults()
+    acting = storage.faults
+    storage.faults = DiskFaults(acting.free_bytes)
     try:
         yield
     finally:

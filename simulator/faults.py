@@ -14,13 +14,15 @@ from collections.abc import Callable, Sequence
 
 from simulator import fault_kinds as kinds
 from simulator.cluster import JOBS_DIRECTORY, LOCAL_DIRECTORY, Node, SimulatedCluster
-from simulator.damage import DiskFault, StorageFaults, cut_event_logs, lose_partitions
+from simulator.damage import cut_event_logs, lose_partitions
 from simulator.recorder import RunRecorder
 from simulator.scenario import Scenario
 from simulator.victims import Candidates, choose
+from simulator.world import disk_faults
 from simulator.world.process import Host
 
 Heal = Callable[[], None]
+DiskFault = kinds.SlowDisk | kinds.DiskFull | kinds.DiskError | kinds.DiskHang
 
 
 class FaultInjector:
@@ -35,7 +37,6 @@ class FaultInjector:
         self._scenario = scenario
         self._recorder = recorder
         self._random = self._world.random("faults")
-        self._disks = StorageFaults()
         self._made = {fault.id: asyncio.Event() for fault in scenario.faults if fault.id}
         self._lasting: dict[int, tuple[str, Heal]] = {}
         #: Faults that act on anything now, and restarts that are due.
@@ -270,17 +271,15 @@ class FaultInjector:
 
     def _damage_disks(self, fault: DiskFault, names: Sequence[str]) -> Heal:
         storages = self._world.storages
-        numbers = [
-            self._disks.begin(
-                storages.shared if name == SHARED_STORAGE else storages.of(self._world.host(name)),
-                fault,
-            )
+        damaged = [
+            storages.shared if name == SHARED_STORAGE else storages.of(self._world.host(name))
             for name in names
         ]
+        tokens = [_begin(fault, storage.faults) for storage in damaged]
 
         def repair() -> None:
-            for number in numbers:
-                self._disks.end(number)
+            for storage, token in zip(damaged, tokens, strict=True):
+                storage.faults.heal(token)
 
         return repair
 
@@ -329,6 +328,20 @@ class FaultInjector:
 #: Host of the leader service, and the name by which scenarios know the shared storage.
 LEADER_HOST = "leader-service"
 SHARED_STORAGE = "shared-storage"
+
+
+def _begin(
+    fault: DiskFault, disk: disk_faults.DiskFaults
+) -> disk_faults.DiskFault | list[disk_faults.DiskFault]:
+    match fault:
+        case kinds.SlowDisk():
+            return disk.slow(fault.factor)
+        case kinds.DiskFull():
+            return disk.fill(fault.left_bytes)
+        case kinds.DiskError():
+            return disk.break_operation(fault.on)
+        case kinds.DiskHang():
+            return disk.hang()
 
 
 def _lasts_s(fault: kinds.FaultModel) -> float | None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 from holdover import config as options
 from holdover.client import Client
@@ -31,7 +32,7 @@ from simulator.faults import LEADER_HOST, FaultInjector
 from simulator.invariants import Invariants
 from simulator.invariants.view import ErrorLogged, SubmittedJob
 from simulator.quantities import Constant, Distribution, Exponential, Lognormal, Uniform
-from simulator.record import RunRecord
+from simulator.record import AttemptEnd, RunRecord
 from simulator.recorder import RunRecorder
 from simulator.scenario import JobSpec, Scenario
 from simulator.workloads import build_graph, other_work
@@ -332,7 +333,7 @@ class _Recording:
     ) -> None:
         partitions = execution.partitions if execution is not None else ()
         n_bytes = sum(partition.data_bytes for partition in partitions)
-        self._recorder.attempt_ended(self._world.now_s, key, end, n_bytes)
+        self._recorder.attempt_ended(self._world.now_s, key, cast(AttemptEnd, end), n_bytes)
 
     def partitions_read(self, reads: object) -> None:
         """Of no interest to a record."""
