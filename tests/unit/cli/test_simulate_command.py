@@ -178,7 +178,5 @@ def test_a_run_that_raises_in_a_process_of_its_own_is_a_finding() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
-    lines = done.stdout.splitlines()
-    assert [line.split()[:2] for line in lines] == [["1", "AttributeError:"]] + [
-        ["2", "AttributeError:"]
-    ]
+    told = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert told == [["1", "AttributeError:"], ["2", "AttributeError:"]]
