@@ -62,7 +62,7 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
         slots, slots_free = services.resources.slot_counts()
         answer.is_leader = True
         answer.ready = services.dispatcher.ready.is_set()
-        answer.taskmanagers = len(services.resources.workers())
+        answer.taskmanagers = services.resources.worker_count
         answer.slots, answer.slots_free = slots, slots_free
         answer.leader_since_wall_ms = services.since_wall_ms
         answer.reconciling_job_ids.extend(

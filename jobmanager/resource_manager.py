@@ -12,6 +12,7 @@ from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
 from holdover.v1 import jobmanager_pb2, taskmanager_pb2
 from jobmanager.scheduler import signals as sig
+from jobmanager.slot_ledger import SlotLedger
 from jobmanager.slot_sharing import Demand, share_slots
 from jobmanager.worker_connection import (
     Order,
@@ -55,6 +56,7 @@ class ResourceManager:
         #: Incarnations that have registered with this leader, by resource id.
         self._known: dict[str, str] = {}
         self._demands: dict[str, Demand] = {}
+        self._ledger = SlotLedger()
         self._monitor = HeartbeatMonitor(options.heartbeat_timeout_s)
         self._posts: dict[str, Callable[[sig.Signal], None]] = {}
         #: Set whenever the set of registered workers changes.
@@ -65,6 +67,11 @@ class ResourceManager:
     def workers(self) -> list[WorkerConnection]:
         """The registered TaskManagers, by resource id."""
         return [self._workers[worker_id] for worker_id in sorted(self._workers)]
+
+    @property
+    def worker_count(self) -> int:
+        """How many TaskManagers are registered."""
+        return len(self._workers)
 
     def worker(self, worker_id: str) -> WorkerConnection | None:
         """The registered TaskManager of that resource id."""
@@ -93,7 +100,11 @@ class ResourceManager:
         refreshed = self._known.get(header.resource_id) == header.incarnation
         if before is not None:
             self._drop(before)
-            if not refreshed:
+            if refreshed:
+                # Jobs still hold these slots; whether their attempts live, the inventory tells.
+                self._ledger.close(before.worker_id)
+            else:
+                self._ledger.remove(before.worker_id)
                 self._tell_all(sig.WorkerLost(before.worker_id, "it was started anew"))
         worker = WorkerConnection(
             self._runtime,
@@ -102,11 +113,10 @@ class ResourceManager:
             self.epoch,
             self.options.call_timeout_s,
             self.options.rpc_failure_threshold,
-            WorkerCallbacks(lost=self.lose, deposed=self._deposed),
+            WorkerCallbacks(self.lose, self._registration_given_up, self._deposed),
         )
-        if before is not None and refreshed:
-            # Jobs still hold these slots; whether their attempts live, the inventory tells them.
-            worker.holders = dict(before.holders)
+        if not refreshed:
+            self._ledger.add(worker.worker_id, worker.slots)
         self._workers[worker.worker_id] = worker
         self._known[worker.worker_id] = worker.incarnation
         self._monitor.watch(worker.worker_id, self._runtime.clock.monotonic_s())
@@ -122,8 +132,18 @@ class ResourceManager:
 
     def session_opened(self, worker: WorkerConnection) -> None:
         """The TaskManager knows its registration: its slots can be used."""
-        worker.session_open = True
-        self._share()
+        if self._workers.get(worker.worker_id) is worker:
+            worker.session_open = True
+            self._ledger.open(worker.worker_id)
+            self._share()
+
+    def _registration_given_up(self, worker: WorkerConnection) -> None:
+        """The TaskManager is about to register again, if it has not yet: until then its slots are
+        not used.
+        """
+        if self._workers.get(worker.worker_id) is worker:
+            worker.session_open = False
+            self._ledger.close(worker.worker_id)
 
     def heartbeat(self, worker: WorkerConnection) -> None:
         """A sign of life."""
@@ -139,6 +159,7 @@ class ResourceManager:
         del self._workers[worker.worker_id]
         # What it held counts as lost: should it come back, it is a new worker of this leader's.
         self._known.pop(worker.worker_id, None)
+        self._ledger.remove(worker.worker_id)
         self._drop(worker)
         self._tell_all(sig.WorkerLost(worker.worker_id, reason))
         self.workers_changed.set()
@@ -207,8 +228,7 @@ class ResourceManager:
         """This leader does not run the job any more; nothing is deleted."""
         self._posts.pop(job_id, None)
         self._demands.pop(job_id, None)
-        for worker in self._workers.values():
-            worker.holders = {i: j for i, j in worker.holders.items() if j != job_id}
+        self._ledger.take_back_all(job_id)
         self._share()
 
     def declare(self, job_id: str, count: int) -> None:
@@ -221,39 +241,32 @@ class ResourceManager:
     def return_slots(self, job_id: str, slots: Iterable[sig.SlotId]) -> None:
         """The job gives slots back."""
         for slot in slots:
-            worker = self._workers.get(slot.worker_id)
-            if worker is not None and worker.holders.get(slot.index) == job_id:
-                del worker.holders[slot.index]
+            self._ledger.take_back(slot, job_id)
         self._share()
 
     def _share(self) -> None:
         """Hand free slots to the jobs that want them, fairly; ask for some back where a job has
         none.
         """
-        free = [
-            sig.SlotId(worker.worker_id, index)
-            for worker in self.workers()
-            if worker.session_open
-            for index in range(worker.slots)
-            if index not in worker.holders
-        ]
-        free.sort(key=lambda slot: slot.index)
+        hungry = 0
         for job_id, demand in self._demands.items():
-            demand.held = sum(
-                1 for w in self._workers.values() for j in w.holders.values() if j == job_id
-            )
-        sharing = share_slots(self._demands, free)
+            demand.held = self._ledger.held_by(job_id)
+            hungry += max(0, demand.wanted - demand.held)
+        sharing = share_slots(self._demands, self._ledger.first_free(hungry))
         for job_id, slots in sharing.grants.items():
             for slot in slots:
-                self._workers[slot.worker_id].holders[slot.index] = job_id
+                self._ledger.grant(slot, job_id)
             self._posts[job_id](sig.SlotsGranted(tuple(slots)))
         for job_id, count in sharing.reclaims.items():
             self._posts[job_id](sig.SlotsReclaimed(count))
 
     def slot_counts(self) -> tuple[int, int]:
         """(all slots, free slots)."""
-        slots = sum(worker.slots for worker in self._workers.values())
-        return slots, slots - sum(len(worker.holders) for worker in self._workers.values())
+        return self._ledger.counts()
+
+    def slots_held(self) -> dict[str, int]:
+        """How many slots each job holds that holds any."""
+        return self._ledger.held()
 
     def describe(
         self, worker: WorkerConnection, partitions: int, partition_bytes: int
@@ -266,7 +279,7 @@ class ResourceManager:
             address=worker.address,
             data_address=worker.data_address,
             slots=worker.slots,
-            slots_free=worker.slots - len(worker.holders),
+            slots_free=self._ledger.free_at(worker.worker_id),
             heartbeat_age_ms=round(age_s * 1000),
             partitions=partitions,
             partition_bytes=partition_bytes,

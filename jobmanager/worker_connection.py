@@ -74,6 +74,8 @@ class WorkerCallbacks:
     """What the connection tells its owner."""
 
     lost: Callable[[WorkerConnection, str], None]
+    #: It lives, and is about to register again with all that it holds.
+    registration_given_up: Callable[[WorkerConnection], None]
     deposed: Callable[[], None]
 
 
@@ -99,8 +101,6 @@ class WorkerConnection:
         self.facts = WorkerFacts(last_heartbeat_s=runtime.clock.monotonic_s())
         #: Set once the TaskManager knows that it is registered: only then it takes tasks.
         self.session_open = False
-        #: Slot index -> job that holds it; free slots are absent.
-        self.holders: dict[int, str] = {}
         self.closed = asyncio.Event()
         #: Set when the TaskManager is to say anew what it holds.
         self.register_again = asyncio.Event()
@@ -170,7 +170,7 @@ class WorkerConnection:
         holds, which is not lost while it is (P23). Another connection takes over then.
         """
         _log.warning("taskmanager has given its registration up", worker=self.worker_id)
-        self.session_open = False
+        self._callbacks.registration_given_up(self)
         try:
             async with asyncio.timeout(REGISTER_AGAIN_TIMEOUT_S):
                 await self.closed.wait()
@@ -180,12 +180,13 @@ class WorkerConnection:
     def _next_batch(self) -> list[Order]:
         """The longest run of orders of one kind that fits into one call."""
         first = self._orders.popleft()
-        batch, size = [first], _order_bytes(first)
+        batch, size, keys = [first], _order_bytes(first), _order_keys(first)
         while self._orders and not isinstance(first, ReleaseJobOrder):
             order = self._orders[0]
             size += _order_bytes(order)
-            too_many = sum(_order_keys(o) for o in batch) + _order_keys(order) > KEYS_PER_CALL_MAX
-            if type(order) is not type(first) or size > DEPLOY_BYTES_MAX or too_many:
+            keys += _order_keys(order)
+            too_large = size > DEPLOY_BYTES_MAX or keys > KEYS_PER_CALL_MAX
+            if type(order) is not type(first) or too_large:
                 break
             batch.append(self._orders.popleft())
         return batch
@@ -243,7 +244,7 @@ class WorkerConnection:
             leader_epoch=self._epoch, attempts=[order.key.to_proto() for order in orders]
         )
         answer = await self._stub.CancelTasks(request, timeout=self._call_timeout_s)
-        unknown = [AttemptKey.from_proto(attempt) for attempt in answer.unknown]
+        unknown = {AttemptKey.from_proto(attempt) for attempt in answer.unknown}
         for order in orders:
             if order.key in unknown:
                 order.unknown()

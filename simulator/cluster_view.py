@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from holdover.runtime import Disk
@@ -149,7 +148,7 @@ def leader_view(node: Node) -> LeaderView | None:
         paused=process.state is ProcessState.PAUSED,
         jobs=tuple(running_job(master) for master in services.dispatcher.masters()),
         queues=tuple(OrderQueue(w.worker_id, w.orders_waiting, w.slots) for w in workers),
-        slots_held=dict(Counter(job for w in workers for job in w.holders.values())),
+        slots_held=services.resources.slots_held(),
     )
 
 

@@ -126,6 +126,7 @@ class OneTaskManager:
         self._posts: dict[str, Callable[[sig.Signal], None]] = {}
         self._holders: dict[int, str] = {}
         self._wanted: dict[str, int] = {}
+        self.worker_count = 1
         self._registered = False
         self._running: list[asyncio.Task[None]] = []
         self.workers_changed = asyncio.Event()
