@@ -56,11 +56,13 @@ class TaskProcessSettings:
         process_start_s: a new process.
         task_s: each attempt.
         partition_read_s: each partition that is read.
+        byte_written_s: each byte of each output: making it, compressing, writing.
     """
 
     process_start_s: float = 0.02
-    task_s: float = 0.002
-    partition_read_s: float = 0.0005
+    task_s: float = 0.004
+    partition_read_s: float = 0.0003
+    byte_written_s: float = 7e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +244,10 @@ class _TaskRunner:
             vertex, self._job[2].places[key.vertex_id], model.others.get(key.job_id, model.default)
         )
         outcome: TaskOutcome = modelled.outcome(key, inputs.by_input, splits)
-        overhead_s = model.settings.task_s + inputs.partitions * model.settings.partition_read_s
-        await asyncio.sleep(overhead_s + outcome.seconds)
+        settings = model.settings
+        seconds = settings.task_s + inputs.partitions * settings.partition_read_s + outcome.seconds
+        seconds += settings.byte_written_s * outcome.output_bytes * max(1, len(vertex.outputs))
+        await asyncio.sleep(seconds)
         if outcome.failure is not None:
             raise outcome.failure
         writer = OutputWriter(self._world, self._process, self._disk, key, run)

@@ -34,8 +34,8 @@ IDENTITY_SCHEMA = pa.schema([pa.field(VALUE, pa.int64()), pa.field("payload", pa
 _BATCH_VALUES = 131_072
 _BATCH_BYTES = 1 << 20
 # Payload is made of 64 characters that no text format has to quote.
-_FIRST_CHARACTER = ord("0")
-_CHARACTERS = 64
+_FIRST_CHARACTER = np.uint8(ord("0"))
+_CHARACTER_BITS = np.uint8(63)
 
 
 class WorkloadFailed(Exception):
@@ -122,11 +122,12 @@ def _padded(
             for row in range(start, start + len(part) + 1)
         ]
         offsets = np.array(ends, np.int64) - ends[0]
-        text = generator.integers(0, _CHARACTERS, offsets[-1], np.uint8) + _FIRST_CHARACTER
+        drawn = np.frombuffer(generator.bytes(int(offsets[-1])), np.uint8)
+        text = (drawn & _CHARACTER_BITS) + _FIRST_CHARACTER
         payload = pa.Array.from_buffers(
             pa.string(),
             len(part),
-            [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text.astype(np.uint8))],
+            [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text)],
         )
         yield pa.RecordBatch.from_arrays([pa.array(part), payload], schema=IDENTITY_SCHEMA)
 
