@@ -3,9 +3,9 @@
 MODEL. A connection is TCP with gRPC's keepalive on top. Each direction delivers in order. What is
 sent or under way while the way is cut is kept, and arrives after healing. The end of a process, or
 of one side of a connection, is told to the other side by one more message, which a cut keeps as
-well. A side that has heard nothing for the keepalive time while the way is cut gives the connection
-up. Pings are not messages here: their answers are reckoned when a silence begins. A process that is
-stopped does not fail its peers' keepalive.
+well. A side that has heard nothing for the keepalive time, while the way is cut or the other
+process is paused, gives the connection up. Pings are not messages here: their answers are reckoned
+when a silence begins. What was under way when a process is paused still leaves its host.
 
 What belongs to which process: `arrive` and all that is called from it run as the receiver.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from simulator.world.links import ConnectionLost, silence_ends_s
 from simulator.world.loop import ReadyHandle
-from simulator.world.process import Process
+from simulator.world.process import Process, ProcessState
 
 if TYPE_CHECKING:
     from simulator.world.calls import ClientCall
@@ -69,8 +69,8 @@ class Node:
 
     def at(self, when_s: float, callback: Deliver, *args: Any) -> ReadyHandle:
         """Call in the name of this process, at a time of the world."""
-        when_s *= self._host.clock_rate
-        return self._loop.call_at(when_s, callback, *args, context=self.context)
+        local_s = self._host.local_s(when_s)
+        return self._loop.call_at(local_s, callback, *args, context=self.context)
 
 
 class Deadlines:
@@ -151,6 +151,15 @@ class Direction:
         links = self.network.links
         return links.interrupted and links.blocked(self._source_port, self._target_port)
 
+    def silent(self) -> bool:
+        """Whether its target hears nothing: what it hears of a paused process is old."""
+        return self.source.process.state is ProcessState.PAUSED or self.blocked()
+
+    def hold(self, n_bytes: int, deliver: Deliver, *args: Any) -> None:
+        """Send when the silence is over."""
+        self.target.incoming += 1
+        self._hold(next(self._numbers), n_bytes, deliver, args)
+
     def post(self, n_bytes: int, deliver: Deliver, *args: Any) -> None:
         """Send; `deliver(*args)` is called as the target when it has arrived."""
         self.target.incoming += 1
@@ -196,7 +205,8 @@ class Direction:
 
     def reopen(self) -> None:
         """The way is open again: what was held is under way, in the order it was sent."""
-        self.heard_s = self.network.loop.now_s
+        if not self.silent():
+            self.heard_s = self.network.loop.now_s
         held, self._held = sorted(self._held, key=lambda message: message[0]), []
         for message in held:
             self._send(*message)
@@ -289,7 +299,7 @@ class Connection:
     # ------------------------------------------------------------------ silence
 
     def begin_silence(self) -> None:
-        """The way is cut, at least in one direction."""
+        """Nothing is heard any more, at least in one direction."""
         now_s, settings = self.network.loop.now_s, self.network.links.settings
         for direction in (self.down, self.up):
             ends_s = silence_ends_s(direction.heard_s, now_s, settings)
@@ -329,7 +339,8 @@ class Transfer:
     async def run(self, n_bytes: int) -> None:
         """See `SimulatedNetwork.transfer`."""
         try:
-            self.direction.post(n_bytes, self._done)
+            send = self.direction.hold if self.direction.silent() else self.direction.post
+            send(n_bytes, self._done)
             await self.arrived
         finally:
             self.direction.forget()
