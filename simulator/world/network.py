@@ -25,7 +25,7 @@ from simulator.world.channel import SimulatedChannel
 from simulator.world.connection import Connection, Direction, Node, Transfer
 from simulator.world.links import ConnectionLost, Links, LinkSettings
 from simulator.world.loop import VirtualLoop
-from simulator.world.process import Host, Process
+from simulator.world.process import Host, Process, ProcessState
 from simulator.world.server import SimulatedServer
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class SimulatedNetwork:
         if node is None:
             node = self._nodes[process] = Node(self, process)
             process.on_end(lambda: self._process_ended(node))
+            process.on_pause(lambda: self._process_paused(node))
         return node
 
     def _process_ended(self, node: Node) -> None:
@@ -110,6 +111,13 @@ class SimulatedNetwork:
         for peer in list(node.peers):
             peer.node_ended(node)
         node.peers.clear()
+
+    def _process_paused(self, node: Node) -> None:
+        """It is silent now, or goes on."""
+        if node.process.state is ProcessState.PAUSED:
+            self._stall_connections_of(node)
+        else:
+            self._reopen()
 
     # ------------------------------------------------------------------ names and ports
 
@@ -237,7 +245,7 @@ class SimulatedNetwork:
         names = [[host.name for host in hosts] for hosts in (sources, targets)]
         self.note("network", "cut", f"{names[0]} {'<->' if both else '->'} {names[1]}")
         token = self.links.cut(sources, targets, both=both)
-        self._stall_connections_of(sources if len(sources) <= len(targets) else targets)
+        self._stall_connections_on(sources if len(sources) <= len(targets) else targets)
         return token
 
     def slow(self, hosts: Sequence[Host], factor: float, extra_latency_s: float = 0.0) -> int:
@@ -267,7 +275,7 @@ class SimulatedNetwork:
         """Nothing is heard of this host, and it hears nothing, until `end_silence`."""
         self.note("network", "silent", host.name)
         self.links.silence(host, silent=True)
-        self._stall_connections_of([host])
+        self._stall_connections_on([host])
 
     def end_silence(self, host: Host) -> None:
         """It is heard again; what it had promised to dead processes is refused."""
@@ -280,7 +288,7 @@ class SimulatedNetwork:
         more, those within the host go on."""
         self.note("network", "address", host.name)
         port = self.links.change_address(host)
-        self._stall_connections_of([host])
+        self._stall_connections_on([host])
         for process in host.living():
             if process in self._nodes:
                 self._nodes[process].port = port
@@ -291,19 +299,21 @@ class SimulatedNetwork:
             self.stalled[owner] = None
             owner.begin_silence()
 
-    def _stall_connections_of(self, hosts: Sequence[Host]) -> None:
+    def _stall_connections_on(self, hosts: Sequence[Host]) -> None:
         for process in [process for host in hosts for process in host.living()]:
-            node = self._nodes.get(process)
-            for peer in list(node.peers) if node is not None else ():
-                if isinstance(peer, Connection) and _interrupted(peer):
-                    self.stall(peer)
+            if process in self._nodes:
+                self._stall_connections_of(self._nodes[process])
+
+    def _stall_connections_of(self, node: Node) -> None:
+        for peer in list(node.peers):
+            if isinstance(peer, Connection) and _interrupted(peer):
+                self.stall(peer)
 
     def _reopen(self) -> None:
         for owner in list(self.stalled):
-            directions = _directions(owner)
             if not _interrupted(owner):
                 del self.stalled[owner]
-            for direction in directions:
+            for direction in _directions(owner):
                 if not direction.blocked():
                     direction.reopen()
 
@@ -313,7 +323,7 @@ def _directions(owner: Connection | Transfer) -> tuple[Direction, ...]:
 
 
 def _interrupted(owner: Connection | Transfer) -> bool:
-    return any(direction.blocked() for direction in _directions(owner))
+    return any(direction.silent() for direction in _directions(owner))
 
 
 class ProcessNetwork:

@@ -86,6 +86,7 @@ class Process:
         self.listed = False
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._on_end: list[Callable[[], None]] = []
+        self._on_pause: list[Callable[[], None]] = []
         self.context: Context = copy_context()
         self.context.run(CURRENT.set, self)
         host.processes.append(self)
@@ -110,6 +111,10 @@ class Process:
         else:
             callback()
 
+    def on_pause(self, callback: Callable[[], None]) -> None:
+        """Call whenever it has been paused, or goes on; called in no process's name."""
+        self._on_pause.append(callback)
+
     def end(self) -> None:
         """It is dead from now on. A second death changes nothing."""
         if not self.alive:
@@ -131,9 +136,13 @@ class Process:
         """SIGSTOP."""
         if self.state is ProcessState.RUNNING:
             self.state = ProcessState.PAUSED
+            for callback in self._on_pause:
+                callback()
 
     def resume(self) -> None:
         """SIGCONT."""
         if self.state is ProcessState.PAUSED:
             self.state = ProcessState.RUNNING
+            for callback in self._on_pause:
+                callback()
             self.loop.list_if_ready(self)

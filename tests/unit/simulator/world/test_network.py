@@ -303,6 +303,36 @@ def test_a_paused_server_takes_no_connection() -> None:
         assert in_client(site, work()) == ("UNAVAILABLE", pytest.approx(PLAIN.connect_timeout_s))
 
 
+def test_a_server_that_is_paused_for_long_is_given_up_and_learns_it_when_it_goes_on() -> None:
+    with echo_world() as site:
+
+        async def work() -> tuple[str, float, str]:
+            channel = site.channel()
+            waiting = asyncio.ensure_future(outcome(channel, "hang"))
+            await asyncio.sleep(1)
+            site.server.pause()
+            end, broken_s = await waiting, site.world.now_s
+            await asyncio.sleep(10)
+            assert [what for what, _ in site.echo.events] == ["begun"]
+            site.server.resume()
+            return end, broken_s, await outcome(channel, "echo")
+
+        assert in_client(site, work()) == ("UNAVAILABLE", pytest.approx(40.002), "OK")
+        assert [what for what, _ in site.echo.events] == ["begun", "cancelled", "finally", ""]
+
+
+def test_a_transfer_from_a_paused_process_begins_when_it_goes_on() -> None:
+    with echo_world() as site:
+
+        async def work() -> float:
+            site.server.pause()
+            site.world.loop.call_later(3, site.server.resume, context=nobody(site))
+            await site.network.transfer(site.server, site.client, 100)
+            return site.world.now_s
+
+        assert in_client(site, work()) == pytest.approx(3.001)
+
+
 def test_messages_cost_their_receiver_one_after_the_other() -> None:
     with echo_world(dataclasses.replace(PLAIN, message_cost_s=0.1)) as site:
 
