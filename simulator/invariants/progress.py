@@ -10,7 +10,7 @@ from holdover.v1 import common_pb2
 from simulator.invariants.stored import archived
 from simulator.invariants.view import ErrorLogged, Invariant, LeaderView
 
-#: Errors that faults explain, by the event of the log line.
+#: Errors that a fault explains, by the event of the log line, if there has been one lately.
 EXPLAINED = (
     "a killed task process does not end",
     "cannot delete a partition",
@@ -19,6 +19,7 @@ EXPLAINED = (
     "job cannot be loaded",
     "job cannot be recovered",
     "job parked",
+    "leadership lost",
 )
 #: Of a process or a loop that ends: explained by an exception of one of these.
 EXPLAINED_EXCEPTIONS = (
@@ -65,9 +66,14 @@ class NoHiddenMistake(Invariant):
 
     def error_logged(self, error: ErrorLogged) -> None:
         """Judge a line."""
-        if error.event in EXPLAINED:
+        disturbed = not self.is_calm()
+        if disturbed and error.event in EXPLAINED:
             return
-        if error.event in _ENDINGS and error.exception.startswith(EXPLAINED_EXCEPTIONS):
+        if (
+            disturbed
+            and error.event in _ENDINGS
+            and error.exception.startswith(EXPLAINED_EXCEPTIONS)
+        ):
             return
         if error.event == "event log is damaged, the job starts anew":
             job = self.view.jobs.get(str(error.fields.get("job")))

@@ -133,7 +133,7 @@ class NoNeedlessRerun(Invariant):
             events_pb2.RESET_REASON_WORKER_LOST,
             events_pb2.RESET_REASON_PARTITION_LOST,
         ):
-            return self._is_calm()
+            return self.is_calm()
         if worker_id in step.scheduler.core.workers:
             return True
         return self._waited_too_short(step, leader)
@@ -146,15 +146,10 @@ class NoNeedlessRerun(Invariant):
         waited_s = step.at_s - since_s
         return waited_s < CLOCK_RATE_MIN * step.scheduler.core.options.recovery_wait_s
 
-    def _is_calm(self) -> bool:
-        """Whether no fault can deceive anybody any more."""
-        since_s = self.view.calm_since_s
-        return since_s is not None and self.view.now_s - since_s > self.view.patience_s
-
     def _judge_staged_files(self, step: Step, key: AttemptKey, worker_id: str) -> None:
         worker = self.view.worker(worker_id)
         execution = worker.finished.get(key) if worker is not None else None
-        if execution is None or not self._is_calm():
+        if execution is None or not self.is_calm():
             return
         if all(exists(self.view.shared, file.staged_path) for file in execution.staged_files):
             self.broken(f"{step.leader} resets {key}, whose staged files are all there")

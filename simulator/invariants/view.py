@@ -227,6 +227,11 @@ class Invariant:
         self.view = view
         self.broken = broken
 
+    def is_calm(self) -> bool:
+        """Whether no fault can deceive anybody any more."""
+        since_s = self.view.calm_since_s
+        return since_s is not None and self.view.now_s - since_s > self.view.patience_s
+
     def attempt_started(self, worker: str, deployment: TaskDeployment) -> None:
         """See `Observer.attempt_started`."""
 

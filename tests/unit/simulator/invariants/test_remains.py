@@ -125,7 +125,7 @@ def test_a_job_that_does_not_end_is_told_with_what_it_waits_for() -> None:
 
 def test_errors_that_a_fault_explains_are_right() -> None:
     """A defect is not."""
-    cluster = KnownCluster()
+    cluster = KnownCluster(calm_since_s=None)
     invariant = cluster.checked(NoHiddenMistake)
     explained = "StorageError: no room"
     invariant.error_logged(ErrorLogged("tm-0", 1.0, "cannot delete a partition", {}))
@@ -136,6 +136,9 @@ def test_errors_that_a_fault_explains_are_right() -> None:
         ErrorLogged("jm-0", 1.0, "background loop failed", {"loop": "inbox"}, explained)
     )
     assert len(cluster.findings) == 2
+    cluster.calm_since_s = 0.0
+    invariant.error_logged(ErrorLogged("tm-0", 1.0, "cannot delete a partition", {}))
+    assert len(cluster.findings) == 3
 
 
 def test_a_damaged_log_is_explained_by_a_fault_that_has_cut_it() -> None:
