@@ -51,6 +51,7 @@ def run_scenario(
     that did not finish, files left behind.
     """
     from holdover.cli.real_faults import check_runnable
+    from holdover.cli.run_table import tell_runs
     from simulator.scenario_file import load_scenario
 
     with errors_told():
@@ -58,16 +59,11 @@ def run_scenario(
         check_runnable(scenario)
         for note in _differences(scenario):
             tell(note)
-        place = new_directory(keep, "--keep", "holdover-run-")
         used_seed = scenario.seed if seed is None else seed
-        records = [
-            _run_once(scenario, used_seed, place / f"run-{number}") for number in range(times)
-        ]
+        records = _run_all(scenario, used_seed, times, keep)
         for record in records:
             record.scenario = str(file)  # what a person calls it, as `holdover simulate` has it
-        if keep is None:
-            shutil.rmtree(place)
-        _write(records, report, json_file)
+        tell_runs(records, report, json_file)
     if any(record.findings for record in records):
         raise typer.Exit(EXIT_REFUSED)
 
@@ -88,31 +84,25 @@ def _differences(scenario: Scenario) -> list[str]:
     return notes
 
 
-def _run_once(scenario: Scenario, seed: int, place: Path) -> RunRecord:
+def _run_all(scenario: Scenario, seed: int, times: int, keep: Path | None) -> list[RunRecord]:
     from holdover.cli.real_run import RealRun
 
-    place.mkdir(parents=True)
+    place = new_directory(keep, "--keep", "holdover-run-")
+    left = keep is not None
+    records = []
     try:
-        return run(until_terminated(RealRun(scenario, seed, place, tell).run()))
+        for number in range(times):
+            directory = place / f"run-{number}"
+            directory.mkdir()
+            real_run = RealRun(scenario, seed, directory, tell)
+            records.append(run(until_terminated(real_run.run())))
+            left = left or bool(records[-1].findings)
     except typer.Exit as ended:
-        if ended.exit_code != EXIT_INTERRUPTED:
-            tell(f"logs are left in {place}")
+        left = left or ended.exit_code != EXIT_INTERRUPTED
         raise
-
-
-def _write(records: list[RunRecord], report: Path | None, json_file: Path | None) -> None:
-    from holdover.cli.run_table import write_findings, write_runs
-
-    if report is not None:
-        from simulator.report import write_report
-
-        write_report(report, records)
-        tell(f"the report is {report}")
-    if json_file is not None:
-        text = "".join(record.to_json() + "\n" for record in records)
-        if str(json_file) == "-":
-            typer.echo(text, nl=False)
-            return
-        json_file.write_text(text, encoding="utf-8")
-    write_findings(records)
-    write_runs(records)
+    finally:
+        if left:
+            tell(f"logs and output are left in {place}")
+        else:
+            shutil.rmtree(place)
+    return records

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from holdover.cli.command_line import write_table
+from holdover.cli.command_line import tell, write_table
 from simulator.record import RunRecord
 from simulator.report.columns import attempt_fates
 from simulator.report.story import outcome, reproducing_line, run_story
@@ -18,6 +19,27 @@ from simulator.sweep import MEASURES, seconds_text, sweep_rows
 RUNS_LISTED_MAX = 20
 _FINDINGS_TOLD_MAX = 5
 _TEXT_LINES_MAX = 12
+
+
+def tell_runs(records: Sequence[RunRecord], report: Path | None, json_file: Path | None) -> None:
+    """All that a command says about its runs, and the files that it was asked for.
+
+    JSON to standard output (`-`) is all that stands there.
+    """
+    if report is not None:
+        from simulator.report import write_report
+
+        write_report(report, records)
+        tell(f"the report is {report}")
+    if json_file is not None:
+        text = "".join(record.to_json() + "\n" for record in records)
+        if str(json_file) == "-":
+            typer.echo(text, nl=False)
+            return
+        json_file.write_text(text, encoding="utf-8")
+    write_trace(records)
+    write_findings(records)
+    write_runs(records)
 
 
 def write_findings(records: Sequence[RunRecord]) -> None:

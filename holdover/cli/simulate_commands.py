@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdover.cli.command_line import EXIT_REFUSED, errors_told, tell
+from holdover.cli.command_line import EXIT_REFUSED, errors_told
 from holdover.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def simulate(
     The same seed gives the same run. Exit code 1 when an invariant did not hold; what did not is
     told first, with the one line that makes that run again.
     """
+    from holdover.cli.run_table import tell_runs
     from holdover.cli.simulated_runs import run_all
 
     with errors_told():
@@ -80,7 +81,7 @@ def simulate(
             records = run_all(
                 orders, workers, whole=whole, trace_lines_max=trace_lines_max, ended=advance
             )
-        _tell(records, report, json_file)
+        tell_runs(records, report, json_file)
     if any(record.findings for record in records):
         raise typer.Exit(EXIT_REFUSED)
 
@@ -153,22 +154,3 @@ def _progress(total: int) -> Iterator[Callable[[RunRecord], None]]:
             progress.update(bar, advance=1, description=told)
 
         yield advance
-
-
-def _tell(records: list[RunRecord], report: Path | None, json_file: Path | None) -> None:
-    from holdover.cli.run_table import write_findings, write_runs, write_trace
-
-    if report is not None:
-        from simulator.report import write_report
-
-        write_report(report, records)
-        tell(f"the report is {report}")
-    if json_file is not None:
-        text = "".join(record.to_json() + "\n" for record in records)
-        if str(json_file) == "-":
-            typer.echo(text, nl=False)
-            return
-        json_file.write_text(text, encoding="utf-8")
-    write_trace(records)
-    write_findings(records)
-    write_runs(records)
