@@ -18,11 +18,12 @@ from simulator.scenario import Scenario
 #: Partitions are finished when they have their index, which is published last.
 INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data"
+#: What a JobManager logs when it is elected.
+LEADS = "leadership won"
 _LOG_LOOK_S = 0.02
 _START_TIMEOUT_S = 60.0
 #: A process that is told to end, or killed, must be gone by then.
 _END_TIMEOUT_S = 10.0
-_LEADS = "leadership won"
 
 
 class RealCluster:
@@ -177,7 +178,7 @@ class RealCluster:
     def _look_at_logs(self) -> None:
         for name, log in self._logs.items():
             for line in log.new_lines():
-                if line.event == _LEADS:
+                if line.event == LEADS:
                     self._epochs[name] = int(line.fields["epoch"])
                 self._chronicle.note_log_line(name, line)
                 self._on_line(name, line)
