@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -366,6 +367,16 @@ def _range(distribution: Distribution) -> tuple[float, float]:
             return median * math.exp(-3 * sigma), median * math.exp(3 * sigma)
 
 
+def _draw(distribution: Distribution) -> Callable[[random.Random], float] | None:
+    """Draws from what is not uniform."""
+    match distribution:
+        case Exponential(mean):
+            return lambda chance: chance.expovariate(1 / mean)
+        case Lognormal(median, sigma):
+            return lambda chance: chance.lognormvariate(math.log(median), sigma)
+    return None
+
+
 def _largest(distribution: Distribution) -> float:
     return _range(distribution)[1]
 
@@ -382,7 +393,9 @@ def _link_settings(scenario: Scenario) -> LinkSettings:
     network = scenario.network
     return LinkSettings(
         latency_s=_range(network.latency_s),
+        latency_draw=_draw(network.latency_s),
         bytes_per_s=network.bandwidth_bytes_per_s,
+        loss=network.loss,
         message_cost_s=network.message_cost_s,
     )
 
