@@ -170,6 +170,22 @@ def test_a_workload_can_begin_a_graph() -> None:
     assert job.build("j").vertices[0].operators[0].workload.output_bytes == 1000
 
 
+def test_a_workload_may_draw_its_time_and_hand_rows_on() -> None:
+    job = Job("w")
+    seconds = job_pb2.NumberDistribution(
+        lognormal=job_pb2.LognormalDistribution(median=2, sigma=0.5)
+    )
+    made = job.workload(seconds, 10, rows=5, seed=7, parallelism=2, determinism="unordered")
+    made.hash("value").workload(0, pass_rows=True, failure_probability=0.1, parallelism=2)
+    graph = job.build("j")
+    validate(graph)
+    first, last = (vertex.operators[0] for vertex in graph.vertices)
+    assert first.determinism == job_pb2.DETERMINISM_UNORDERED
+    assert first.workload.seconds_distribution == seconds
+    assert (first.workload.rows, first.workload.seed) == (5, 7)
+    assert (last.workload.pass_rows, last.workload.failure_probability) == (True, 0.1)
+
+
 # --- SQL over several inputs ---------------------------------------------------------------------
 
 
