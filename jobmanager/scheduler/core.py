@@ -194,6 +194,8 @@ class SchedulerCore:
         if slot is not None:
             self.slots.vacate(slot, vertex.id)
         self.graph.set_available(vertex, worker_id in self.workers)
+        if self.reconciliation is not None:
+            self.reconciliation.deferred.finished(vertex)
         if owner.all_finished:
             self.act(act.FlushEvents())
             self._release_inputs(owner)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from holdover.ids import AttemptKey
-from holdover.v1 import common_pb2, events_pb2
+from holdover.v1 import events_pb2
+from jobmanager.scheduler.deferred_offers import DeferredOffers
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.states import ExecutionState
 from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
@@ -59,7 +59,7 @@ class Reconciliation:
         #: Awaited partitions that are known to be gone; reset together when the wait ends.
         self.missing: dict[SubtaskId, None] = {}
         #: Offers of unlogged work whose producers' own (unlogged) work has not been offered yet.
-        self.deferred: dict[AttemptKey, tuple[str, common_pb2.FinishedExecution]] = {}
+        self.deferred = DeferredOffers(graph)
         #: What each worker offered when it registered first.
         self.offers: dict[str, WorkerOffer] = {}
         self.waiting = True
@@ -113,11 +113,6 @@ class Reconciliation:
         """Work that an earlier leader saw finished must run again."""
         resets = self.counts[vertex.vertex_id].resets
         resets[reason] = resets.get(reason, 0) + 1
-
-    def forget_deferred(self, worker_id: str) -> None:
-        """A worker is gone, or says anew what it holds."""
-        for key in [key for key, (holder, _) in self.deferred.items() if holder == worker_id]:
-            del self.deferred[key]
 
     def gone(self, vertex: ExecutionVertex) -> None:
         """An awaited partition is known not to come: its worker is back without it, or lost."""

@@ -9,6 +9,7 @@ from holdover.v1 import common_pb2, events_pb2
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.core import SchedulerCore
+from jobmanager.scheduler.deferred_offers import DeferredOffer
 from jobmanager.scheduler.failover import LostSubtask, plan_resets
 from jobmanager.scheduler.failures import FailureHandling
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
@@ -60,7 +61,7 @@ class ReturningWorkers:
         accepted: dict[AttemptKey, None] = {}
         bytes_kept = 0
         if recovery is not None:
-            recovery.forget_deferred(signal.worker_id)
+            recovery.deferred.forget_worker(signal.worker_id)
         for execution in self._in_graph_order(signal):
             key = AttemptKey.from_proto(execution.attempt)
             foreign = late and key.epoch < core.epoch
@@ -128,8 +129,7 @@ class ReturningWorkers:
             return False
         if vertex.state in ACTIVE_EXECUTION_STATES:
             return False
-        if not self._inputs_finished(vertex):
-            recovery.deferred[key] = (worker_id, execution)
+        if recovery.deferred.defer(DeferredOffer(key, worker_id, execution), vertex):
             return True
         if len(execution.partitions) != len(owner.vertex.outputs):
             return False
@@ -142,10 +142,6 @@ class ReturningWorkers:
         recovery.counts[key.vertex_id].adopted += 1
         core.finish(vertex, execution, worker_id, adopted=True)
         return True
-
-    def _inputs_finished(self, vertex: ExecutionVertex) -> bool:
-        """An adopted subtask must have read what the log says its producers left behind."""
-        return all(p.state is ExecutionState.FINISHED for p in self._graph.producers(vertex))
 
     def _miss_what_was_not_offered(
         self, signal: sig.WorkerRegistered, accepted: dict[AttemptKey, None]
@@ -191,32 +187,27 @@ class ReturningWorkers:
     def _take_up_deferred(self) -> None:
         """Adopt what was offered before the work that it had read; producers stand first."""
         recovery = self._core.reconciliation
-        if recovery is None or not recovery.deferred:
-            return
-        order = {vertex_id: place for place, vertex_id in enumerate(self._graph.vertices)}
-        offers = sorted(recovery.deferred.items(), key=lambda item: order[item[0].vertex_id])
-        recovery.deferred.clear()
-        for key, (worker_id, execution) in offers:
-            vertex = self._graph.find(key)
-            if vertex is None or vertex.state is ExecutionState.FINISHED:
-                adopted = False
-            else:
-                adopted = self._adopt(vertex, key, execution, worker_id)
-            if not adopted:
-                self._core.act(act.ReleasePartitions(worker_id, (key,)))
+        while recovery is not None and (offers := recovery.deferred.take_ready()):
+            for offer in offers:
+                vertex = self._graph.find(offer.key)
+                if vertex is None or vertex.state is ExecutionState.FINISHED:
+                    adopted = False
+                else:
+                    adopted = self._adopt(vertex, offer.key, offer.execution, offer.worker_id)
+                if not adopted:
+                    self._core.act(act.ReleasePartitions(offer.worker_id, (offer.key,)))
 
     def _give_up_deferred(self, recovery: Reconciliation) -> None:
         """What they had read did not come back: they run again."""
-        for key, (worker_id, _) in recovery.deferred.items():
-            self._core.act(act.ReleasePartitions(worker_id, (key,)))
-        recovery.deferred.clear()
+        for offer in recovery.deferred.take_all():
+            self._core.act(act.ReleasePartitions(offer.worker_id, (offer.key,)))
 
     def worker_lost(self, worker_id: str) -> None:
         """A worker that had come back is gone again: it is not awaited a second time."""
         recovery = self._core.reconciliation
         if recovery is None:
             return
-        recovery.forget_deferred(worker_id)
+        recovery.deferred.forget_worker(worker_id)
         if not recovery.waiting or worker_id not in recovery.offers:
             return
         for vertex in self._graph.at_worker(worker_id):

@@ -6,7 +6,7 @@ own: after a replay the splits that no finished subtask has read are handed out 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 
 from holdover.v1 import job_pb2
 from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex
@@ -22,7 +22,8 @@ class SplitEnumerator:
             for vertex in owner.subtasks
             for index in (*vertex.splits, *(vertex.pinned_splits or ()))
         }
-        self._unread = deque(s.index for s in owner.splits if s.index not in taken)
+        #: In the order in which they are handed out.
+        self._unread = OrderedDict.fromkeys(s.index for s in owner.splits if s.index not in taken)
 
     def unread(self) -> tuple[int, ...]:
         """Indexes of the splits that nobody has been handed."""
@@ -41,21 +42,22 @@ class SplitEnumerator:
             return self._owner.splits[vertex.splits[received]]
         if vertex.pinned_splits is not None or not self._unread:
             return None
-        index = self._unread.popleft()
+        index, _ = self._unread.popitem(last=False)
         vertex.splits.append(index)
         return self._owner.splits[index]
 
     def give_back(self, splits: list[int]) -> None:
         """The attempt that had these splits will not finish: others may read them."""
-        self._unread.extendleft(reversed(splits))
+        for index in reversed(splits):
+            self._unread[index] = None
+            self._unread.move_to_end(index, last=False)
 
     def claim(self, splits: list[int]) -> bool:
         """Take splits that an adopted attempt has read; False, and nothing taken, if one is taken
         already.
         """
-        unread = set(self._unread)
-        if not unread.issuperset(splits):
+        if not all(index in self._unread for index in splits):
             return False
-        claimed = set(splits)
-        self._unread = deque(index for index in self._unread if index not in claimed)
+        for index in dict.fromkeys(splits):
+            del self._unread[index]
         return True
