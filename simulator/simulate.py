@@ -370,9 +370,9 @@ def _range(distribution: Distribution) -> tuple[float, float]:
 def _draw(distribution: Distribution) -> Callable[[random.Random], float] | None:
     """Draws from what is not uniform."""
     match distribution:
-        case Exponential(mean):
+        case Exponential(mean) if mean > 0:
             return lambda chance: chance.expovariate(1 / mean)
-        case Lognormal(median, sigma):
+        case Lognormal(median, sigma) if median > 0:
             return lambda chance: chance.lognormvariate(math.log(median), sigma)
     return None
 
