@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 
 from holdover.errors import StorageError
@@ -15,6 +16,10 @@ from jobmanager.recovery import RecoveryObserver
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.scheduler import Scheduler
 from jobmanager.scheduler.states import JobState
+
+#: The reports are stored anew as a whole: after each time their writer rests this long for each
+#: worker in them, so that thousands that come late cost a few writes and not thousands.
+REST_S = 0.0001
 
 _log = Log(__name__)
 
@@ -79,7 +84,9 @@ class RecoveryReports:
         while True:
             await self._grown.wait()
             self._grown.clear()
+            reports = self.all(scheduler())
             await self._retry(
                 "storing the recovery reports",
-                lambda: self._store.write_recovery_reports(self._job_id, self.all(scheduler())),
+                functools.partial(self._store.write_recovery_reports, self._job_id, reports),
             )
+            await asyncio.sleep(REST_S * sum(len(report.workers) for report in reports))
