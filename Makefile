@@ -13,7 +13,11 @@ INSTALLED := $(VENV)/.installed
 STUBS := $(VENV)/.stubs
 BENCH_LOCKED := $(VENV)/.bench-locked
 
-.PHONY: setup demo test lint format bench proto docs clean
+# Seeds of `make soak`, and the interpreters that `make determinism` compares with this one.
+SEEDS ?= 20000
+PYTHONS ?= python3.12 python3.13
+
+.PHONY: setup demo test lint format bench soak determinism proto docs clean
 .DEFAULT_GOAL := setup
 
 setup: $(INSTALLED) $(STUBS)
@@ -60,6 +64,21 @@ format: setup
 bench: setup $(BENCH_LOCKED)
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# Simulated clusters, each with jobs, options and faults of its own. A seed that breaks an invariant
+# is told with the line that repeats it.
+soak: setup
+	$(BIN)/holdover simulate swarm --seeds 0..$$(($(SEEDS) - 1)) --jobs $$(nproc) $(ARGS)
+
+# The same seeds in other versions of Python must leave the same traces.
+determinism: setup
+	@$(BIN)/python -m tests.simulation.digests 0 19 > $(VENV)/digests.txt
+	@for python in $(PYTHONS); do \
+	  venv=.venv-$$(basename $$python); \
+	  $$python -m venv $$venv && $$venv/bin/python -m pip install --quiet -r requirements.lock && \
+	  $$venv/bin/python -m tests.simulation.digests 0 19 > $$venv/digests.txt && \
+	  cmp $(VENV)/digests.txt $$venv/digests.txt && echo "$$python: the same 20 traces" || exit 1; \
+	done
+
 proto: $(INSTALLED)
 	$(BIN)/python hatch_build.py
 	@touch $(STUBS)
@@ -69,5 +88,5 @@ docs: setup
 	$(BIN)/python -m jobmanager.scheduler.state_diagrams > docs/states.md
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	rm -f holdover/v1/*_pb2*.py holdover/v1/*_pb2*.pyi
