@@ -16,7 +16,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from holdover.errors import HoldoverError
 from simulator.quantities import nearest
-from simulator.scenario import Scenario
+from simulator.scenario import JobSpec, Scenario
 
 FILE_BYTES_MAX = 1 << 20
 _DEPTH_MAX = 16
@@ -50,6 +50,21 @@ def load_scenario(path: str) -> Scenario:
         for job in scenario.jobs
     ]
     return scenario.model_copy(update={"jobs": tuple(jobs)})
+
+
+def stored_graph(job: JobSpec) -> bytes | None:
+    """Content of the file that holds the job's graph, None for a job of stages.
+
+    Raises ScenarioInvalid.
+    """
+    if job.graph is None:
+        return None
+    try:
+        with open(job.graph, "rb") as file:
+            return file.read()
+    except OSError as error:
+        reason = error.strerror or error
+        raise ScenarioInvalid(f"job {job.name}: cannot read graph {job.graph}: {reason}") from error
 
 
 def parse_scenario(content: bytes, name: str) -> Scenario:

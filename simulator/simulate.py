@@ -11,10 +11,8 @@ import asyncio
 import logging
 import math
 import random
-import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import cast
 
 from holdover import config as options
@@ -36,6 +34,7 @@ from simulator.quantities import Constant, Distribution, Exponential, Lognormal,
 from simulator.record import AttemptEnd, RunRecord
 from simulator.recorder import RunRecorder
 from simulator.scenario import JobSpec, Scenario
+from simulator.scenario_file import stored_graph
 from simulator.workloads import build_graph, other_work
 from simulator.world.leader_service import SimulatedLeaderService
 from simulator.world.links import LinkSettings
@@ -69,12 +68,11 @@ def run_scenario(
         trace_lines_max: the newest lines of the trace that the record keeps.
         checked: whether invariants are checked throughout, or at the end only.
     """
-    began_s = time.perf_counter()
     run = SimulatedRun(scenario, seed, dict(options or {}), trace_lines_max, checked=checked)
     with run.logs_captured():
         try:
             run.world.run(run.main())
-            record = run.finish(time.perf_counter() - began_s)
+            record = run.finish()
         finally:
             run.world.close()
     return record
@@ -146,7 +144,7 @@ class SimulatedRun:
             job,
             seed=self.world.seed,
             output_directory=f"{OUTPUT_DIRECTORY}/{job.name}",
-            stored=_stored_graph(job),
+            stored=stored_graph(job),
         )
         self.world.task_model.others[job.name] = other_work(job)
         submitted = SubmittedJob(
@@ -194,7 +192,7 @@ class SimulatedRun:
         except (HoldoverError, TimeoutError) as error:
             self.world.trace.note("world", "nobody answers", type(error).__name__)
 
-    def finish(self, wall_s: float) -> RunRecord:
+    def finish(self) -> RunRecord:
         """The record, once `main` has ended."""
         for failure in self.world.failures:
             self.invariants.uncaught(failure.process, failure.text)
@@ -202,7 +200,10 @@ class SimulatedRun:
             self.recorder.finding(finding.at_s, finding.invariant, finding.text)
         trace = self.world.trace
         record = self.recorder.finish(
-            self.world.now_s, digest=trace.digest, events=self.world.loop.callbacks, wall_s=wall_s
+            self.world.now_s,
+            digest=trace.digest,
+            events=self.world.loop.callbacks,
+            wall_s=self.world.elapsed_real_s(),
         )
         record.trace = trace.lines
         return record
@@ -379,10 +380,6 @@ def _draw(distribution: Distribution) -> Callable[[random.Random], float] | None
 
 def _largest(distribution: Distribution) -> float:
     return _range(distribution)[1]
-
-
-def _stored_graph(job: JobSpec) -> bytes | None:
-    return Path(job.graph).read_bytes() if job.graph is not None else None
 
 
 def _life(node: Node) -> str:

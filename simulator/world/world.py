@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import traceback
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ class World:
         #: What all modelled tasks share.
         self.task_model = tasks or TaskModel()
         self.loop.set_failure_handler(self._note_failure)
+        self._began_s = time.perf_counter()
 
     # ------------------------------------------------------------------ making
 
@@ -99,6 +101,10 @@ class World:
     def now_s(self) -> float:
         """Seconds since the world began."""
         return self.loop.now_s
+
+    def elapsed_real_s(self) -> float:
+        """Seconds of the real world since this one began: for reports, never for decisions."""
+        return time.perf_counter() - self._began_s
 
     def run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Run until the work, which is nobody's but the world's, has ended."""
