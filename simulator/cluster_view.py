@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from holdover import config as options
+from holdover.config import Configuration
 from holdover.runtime import Disk
 from jobmanager.event_store import JobEventWriter
 from jobmanager.job_master import JobMaster
@@ -32,6 +34,7 @@ class SimulatedClusterView:
         self._world = cluster.world
         self._injector = injector
         self._patience_s = patience_s
+        self._config = Configuration.of(cluster.settings.options)
         self._jobs: dict[str, SubmittedJob] = {}
         self._expected: dict[str, Sequence[int]] = {}
 
@@ -70,6 +73,11 @@ class SimulatedClusterView:
     def patience_s(self) -> float:
         """See `ClusterView`."""
         return self._patience_s
+
+    @property
+    def registration_timeout_s(self) -> float:
+        """See `ClusterView`."""
+        return self._config.get(options.TASKMANAGER_REGISTRATION_TIMEOUT)
 
     @property
     def messages_in_flight(self) -> int:

@@ -8,6 +8,7 @@ contradicts an invariant becomes a `Finding`; the same text counts once.
 2. one leader epoch acts per job                             leadership.py
 3. nobody reads an uncommitted or stale partition            reads.py
 4. finished work that lives does not run again               reruns.py
+   and is not deleted early                                  deletions.py
 5. state equals the replay of the log                        replays.py
 6. the log cut at any byte recovers                          replays.py
 7. nothing of an ended job remains                           remains.py
@@ -28,6 +29,7 @@ from jobmanager.job_master import JobMaster
 from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.signals import Signal
 from simulator.invariants.bounds import QueuesAreBounded
+from simulator.invariants.deletions import NothingIsDeletedEarly
 from simulator.invariants.leadership import OneLeaderActs
 from simulator.invariants.output import OutputIsComplete
 from simulator.invariants.progress import JobsEnd, NoHiddenMistake
@@ -56,6 +58,7 @@ class Invariants:
             OneLeaderActs.name: OneLeaderActs,
             ReadsWhatCounts.name: ReadsWhatCounts,
             NoNeedlessRerun.name: NoNeedlessRerun,
+            NothingIsDeletedEarly.name: NothingIsDeletedEarly,
             StateEqualsReplay.name: StateEqualsReplay,
             CutLogRecovers.name: functools.partial(CutLogRecovers, source=source),
             NothingRemains.name: NothingRemains,

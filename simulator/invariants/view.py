@@ -159,6 +159,11 @@ class ClusterView(Protocol):
         ...
 
     @property
+    def registration_timeout_s(self) -> float:
+        """How long a TaskManager looks for a leader before it lets go of what it holds."""
+        ...
+
+    @property
     def messages_in_flight(self) -> int:
         """Messages on the network."""
         ...
