@@ -69,6 +69,8 @@ class LeaseElection:
         self._epoch = 0
         self._ttl_s = 0.0
         self._valid_until_s = 0.0
+        # Whether the last call failed: each loss of the service is logged once.
+        self._failing = False
         self._lost = asyncio.Event()
         self._supervisor: Supervisor | None = None
 
@@ -126,8 +128,9 @@ class LeaseElection:
             self._epoch, self._ttl_s = granted["epoch"], granted["ttl_s"]
             return await self._renewed()
         except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED and not self._failing:
                 _log.warning("the leader service does not answer, will retry", error=error.code())
+                self._failing = True
             return False
 
     async def _renewed(self) -> bool:
@@ -135,6 +138,7 @@ class LeaseElection:
         timeout_s = min(_CALL_TIMEOUT_S, _RENEW_AFTER * self._ttl_s)
         answer = await self._renew(protocol.encode(candidate=self._candidate), timeout=timeout_s)
         held: bool = protocol.decode(answer)["held"]
+        self._failing = False
         if held:
             self._valid_until_s = sent_s + (1 - _MARGIN) * self._ttl_s
         return held
@@ -150,7 +154,9 @@ class LeaseElection:
                     self._lose("the service has ended the lease")
                 wait_s = _RENEW_AFTER * self._ttl_s
             except grpc.aio.AioRpcError as error:
-                _log.warning("cannot renew the lease, will retry", error=error.code())
+                if not self._failing:
+                    _log.warning("cannot renew the lease, will retry", error=error.code())
+                self._failing = True
                 wait_s = _RENEW_RETRY_AFTER * self._ttl_s
 
     async def _watch_the_end(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -55,9 +56,16 @@ class Host:
         return at_local_s + (world_s - at_world_s) * self.clock_rate
 
     def world_s(self, local_s: float) -> float:
-        """The reverse of `local_s`."""
+        """The reverse of `local_s`: a time at which the host's clock shows that, and not less.
+
+        One that showed less by a rounding would let a sleeper find itself too early and, with what
+        remains too short to move any clock, sleep again for ever.
+        """
         at_world_s, at_local_s = self._clock_set
-        return at_world_s + (local_s - at_local_s) / self.clock_rate
+        world_s = at_world_s + (local_s - at_local_s) / self.clock_rate
+        while self.local_s(world_s) < local_s:
+            world_s = math.nextafter(world_s, math.inf)
+        return world_s
 
     def set_clock_rate(self, rate: float, now_s: float) -> None:
         """From now on its clocks run at that rate; timers that are set already keep theirs."""
