@@ -11,6 +11,7 @@ import asyncio
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from simulator import fault_kinds as kinds
 from simulator.cluster import JOBS_DIRECTORY, LOCAL_DIRECTORY, Node, SimulatedCluster
@@ -23,6 +24,14 @@ from simulator.world.process import Host
 
 Heal = Callable[[], None]
 DiskFault = kinds.SlowDisk | kinds.DiskFull | kinds.DiskError | kinds.DiskHang
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFault:
+    """A fault that was made: `over` is set when it has ended, at once if it lasts for ever."""
+
+    number: int
+    over: asyncio.Event
 
 
 class FaultInjector:
@@ -48,6 +57,37 @@ class FaultInjector:
         """Wait for each fault's moment, make it, and wait for its end."""
         await asyncio.gather(*(self._run_one(fault) for fault in self._scenario.faults))
 
+    def make(self, fault: kinds.FaultModel) -> MadeFault:
+        """Make a fault now, whenever it says that it happens."""
+        over = asyncio.Event()
+        groups = [choose(victims, self._candidates(), self._random) for victims in fault.roles()]
+        names = [name for group in groups for name in group]
+        detail = fault.model_dump_json(exclude={"id", "at_s", "when", "victims", "repeat"})
+        self._world.trace.note("world", f"fault {fault.kind}", ",".join(names))
+        number = self._recorder.fault(self._world.now_s, fault.kind, names, detail)
+        self.changed_s = self._world.now_s
+        if fault.roles() and not names:
+            over.set()  # nobody fits: it happens to nobody
+            return MadeFault(number, over)
+        heal = self._apply(fault, groups)
+        lasts_s = _lasts_s(fault)
+        if isinstance(fault, kinds.Crash | kinds.Stop | kinds.PowerLoss | kinds.CutLog):
+            lasts_s = self._restart_after_s(fault, self._nodes(names))
+        if heal is None:
+            over.set()
+            return MadeFault(number, over)
+        self.active += 1
+        self._lasting[number] = (fault.kind, heal)
+        if lasts_s is None or math.isinf(lasts_s):
+            over.set()
+        else:
+            self._after(lasts_s, lambda: self._end_of(number, over))
+        return MadeFault(number, over)
+
+    def heal(self, made: MadeFault) -> None:
+        """End a fault before its time; no-op when it is over."""
+        self._heal(made.number)
+
     def heal_all(self) -> None:
         """End every fault that still acts, and start every node."""
         for number in list(self._lasting):
@@ -65,15 +105,15 @@ class FaultInjector:
         elif fault.when is not None:
             await self._until(fault.when)
             await asyncio.sleep(fault.when.after_s)
-        ends: list[asyncio.Event] = []
+        ends: list[MadeFault] = []
         for count in range(fault.repeat):
             if count and fault.every_s is not None:
                 await asyncio.sleep(fault.every_s)
-            ends.append(self._make(fault))
+            ends.append(self.make(fault))
             if fault.id is not None:
                 self._made[fault.id].set()
-        for over in ends:
-            await over.wait()
+        for made in ends:
+            await made.over.wait()
 
     async def _until(self, when: kinds.When) -> None:
         if isinstance(when, kinds.FaultMade):
@@ -106,33 +146,6 @@ class FaultInjector:
         return -1.0
 
     # ------------------------------------------------------------------ making and healing
-
-    def _make(self, fault: kinds.FaultModel) -> asyncio.Event:
-        """Make it now; the event is set when it is over (at once, if it lasts for ever)."""
-        over = asyncio.Event()
-        groups = [choose(victims, self._candidates(), self._random) for victims in fault.roles()]
-        names = [name for group in groups for name in group]
-        detail = fault.model_dump_json(exclude={"id", "at_s", "when", "victims", "repeat"})
-        self._world.trace.note("world", f"fault {fault.kind}", ",".join(names))
-        number = self._recorder.fault(self._world.now_s, fault.kind, names, detail)
-        self.changed_s = self._world.now_s
-        if fault.roles() and not names:
-            over.set()  # nobody fits: it happens to nobody
-            return over
-        heal = self._apply(fault, groups)
-        lasts_s = _lasts_s(fault)
-        if isinstance(fault, kinds.Crash | kinds.Stop | kinds.PowerLoss | kinds.CutLog):
-            lasts_s = self._restart_after_s(fault, self._nodes(names))
-        if heal is None:
-            over.set()
-            return over
-        self.active += 1
-        self._lasting[number] = (fault.kind, heal)
-        if lasts_s is None or math.isinf(lasts_s):
-            over.set()
-        else:
-            self._after(lasts_s, lambda: self._end_of(number, over))
-        return over
 
     def _end_of(self, number: int, over: asyncio.Event) -> None:
         self._heal(number)
