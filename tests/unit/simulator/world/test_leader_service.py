@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import pytest
 from holdover.coordination.leader import LeaderRecord
 from simulator.world.leader_client import LeaderServiceClient, LeaseElection
 from simulator.world.leader_service import SimulatedLeaderService
-from simulator.world.process import Process
+from simulator.world.process import Process, ProcessState
 from simulator.world.world import World
 
 TTL_S = 10.0
@@ -223,3 +224,73 @@ def test_a_watcher_finds_the_service_again(scene: Scene) -> None:
         await scene.until(lambda: told == Counter(first.epochs + second.epochs), 5)
 
     scene.world.run(play())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_never_hold_themselves_for_leaders_whatever_fails(seed: int) -> None:
+    """A leader that is paused cannot say so, but does nothing either."""
+    world = World(seed)
+    service = SimulatedLeaderService(world, world.host("leader-service"), lease_ttl_s=TTL_S)
+    service.start()
+    scene = Scene(world, service)
+    candidates = [scene.candidate(f"jm-{number}") for number in range(4)]
+
+    def leaders() -> list[str]:
+        return [
+            candidate.process.name
+            for candidate in candidates
+            if candidate.election.is_leader() and candidate.process.state is ProcessState.RUNNING
+        ]
+
+    async def watch() -> None:
+        while True:
+            assert len(leaders()) <= 1, f"at {world.now_s:.3f} s"
+            await asyncio.sleep(0.1)
+
+    async def play() -> None:
+        chance = world.random("faults")
+        watching = asyncio.ensure_future(watch())
+        for _ in range(15):
+            await asyncio.sleep(chance.uniform(0, 2 * TTL_S))
+            place = chance.randrange(len(candidates))
+            candidates[place] = await misfortune(scene, candidates[place], chance)
+        await asyncio.sleep(6 * TTL_S)
+        assert not watching.done(), watching.exception()
+        assert len(leaders()) == 1
+        watching.cancel()
+
+    world.run(play())
+    assert world.failures == []
+    world.close()
+
+
+async def misfortune(scene: Scene, candidate: Candidate, chance: random.Random) -> Candidate:
+    """Something that befalls a candidate or the service, and passes; the candidate then, or its
+    successor after a death."""
+    world, service, process = scene.world, scene.service, candidate.process
+    lasts_s = chance.uniform(0, 2 * TTL_S)
+    match chance.choice(["death", "pause", "cut", "drift", "service", "power"]):
+        case "death":
+            world.kill(process)
+            return scene.candidate(process.name)
+        case "pause":
+            process.pause()
+            await asyncio.sleep(lasts_s)
+            process.resume()
+        case "cut":
+            both = chance.random() < 0.5
+            cut = world.network.cut([process.host], [service.host], both=both)
+            await asyncio.sleep(lasts_s)
+            world.network.heal(cut)
+        case "drift":
+            process.host.set_clock_rate(chance.uniform(0.97, 1.03), world.now_s)
+        case end:
+            assert service.process is not None
+            if end == "service":
+                world.kill(service.process)
+            else:
+                world.power_loss(service.host)
+            await asyncio.sleep(lasts_s)
+            world.power_on(service.host)
+            service.start()
+    return candidate
