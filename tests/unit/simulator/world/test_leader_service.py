@@ -108,6 +108,8 @@ def test_a_leader_that_is_cut_off_knows_before_another_leads(scene: Scene) -> No
 
 
 def test_a_short_cut_costs_nobody_the_leadership(scene: Scene) -> None:
+    """P33."""
+
     async def play() -> None:
         first = scene.candidate("jm-1")
         await scene.led(first)
@@ -138,6 +140,8 @@ def test_a_paused_leader_is_none_when_it_goes_on(scene: Scene) -> None:
 
 @pytest.mark.parametrize("death", ["kill", "power loss"])
 def test_a_service_that_restarts_keeps_the_leader_and_its_epochs(scene: Scene, death: str) -> None:
+    """P30."""
+
     async def play() -> None:
         first = scene.candidate("jm-1")
         await scene.led(first)
@@ -202,6 +206,8 @@ def test_a_thousand_watchers_are_told_once_and_do_not_ask(scene: Scene) -> None:
 
 
 def test_a_watcher_finds_the_service_again(scene: Scene) -> None:
+    """P32."""
+
     told: Counter[int] = Counter()
 
     async def watch(client: LeaderServiceClient) -> None:
@@ -228,7 +234,7 @@ def test_a_watcher_finds_the_service_again(scene: Scene) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_two_never_hold_themselves_for_leaders_whatever_fails(seed: int) -> None:
-    """A leader that is paused cannot say so, but does nothing either."""
+    """P29. A leader that is paused cannot say so, but does nothing either."""
     world = World(seed)
     service = SimulatedLeaderService(world, world.host("leader-service"), lease_ttl_s=TTL_S)
     service.start()
