@@ -51,9 +51,12 @@ class StateEqualsReplay(Invariant):
         super().__init__(view, broken)
         self._allowance_bytes = 0
         self._unchecked_steps: dict[str, int] = {}
+        #: Jobs that have made a step since they were compared.
+        self._stepped: dict[str, None] = {}
 
     def step(self, step: Step) -> None:
         """Check the scheduler, more rarely the larger it is."""
+        self._stepped[step.job_id] = None
         subtasks = sum(owner.parallelism for owner in step.scheduler.graph.vertices.values())
         steps = self._unchecked_steps.get(step.job_id, 0) + 1
         self._unchecked_steps[step.job_id] = steps
@@ -81,10 +84,13 @@ class StateEqualsReplay(Invariant):
 
     def _check_leader(self, leader: LeaderView, bytes_max: int) -> None:
         for job in leader.jobs:
-            if job.log is None or job.log.unwritten is None or job.scheduler.ended is not None:
+            if job.job_id not in self._stepped or job.scheduler.ended is not None:
+                continue
+            if job.log is None or job.log.unwritten is None:
                 continue
             log = copy_log(self.view.shared, job.log.directory)
             if log.bytes <= bytes_max:
+                del self._stepped[job.job_id]
                 self._allowance_bytes = max(0, self._allowance_bytes - log.bytes)
                 self._compare(leader, job, log)
 
@@ -148,15 +154,23 @@ class CutLogRecovers(Invariant):
         super().__init__(view, broken)
         self._random = source
         self._allowance_bytes = 0
+        self._stepped: dict[str, None] = {}
+
+    def step(self, step: Step) -> None:
+        """Its log grows."""
+        self._stepped[step.job_id] = None
 
     def check(self) -> None:
         """Try one cut of one job's log."""
         allowance = self._allowance_bytes + ALLOWANCE_BYTES
         self._allowance_bytes = min(allowance, ALLOWANCE_BYTES_MAX)
-        leaders = self.view.leaders()
-        jobs = [job for leader in leaders for job in leader.jobs if job.log is not None]
+        if not self._stepped:
+            return
+        jobs = [job for leader in self.view.leaders() for job in leader.jobs]
+        jobs = [job for job in jobs if job.log is not None and job.job_id in self._stepped]
         if jobs:
             job = jobs[int(self._random.random() * len(jobs))]
+            del self._stepped[job.job_id]
             self._try_cuts(job, 1, self._allowance_bytes // 2)
 
     def leader_ends(self, leader: LeaderView) -> None:

@@ -14,7 +14,7 @@ from jobmanager.scheduler.states import ExecutionState, JobState
 from simulator.invariants.logs import copy_log
 from simulator.invariants.replays import CutLogRecovers, StateEqualsReplay, cut_failures
 from simulator.invariants.stored import as_it_is
-from simulator.invariants.view import LeaderView, RunningJob, WrittenLog
+from simulator.invariants.view import Invariant, LeaderView, RunningJob, WrittenLog
 from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.event_store.event_logs import frame, segment
 from tests.unit.jobmanager.scheduler.job_graphs import chain
@@ -62,21 +62,28 @@ def led(events: Sequence[JobEvent], *, unwritten: int = 0) -> tuple[KnownCluster
     return cluster, job
 
 
+def watched(cluster: KnownCluster, job: RunningJob) -> Invariant:
+    """The leader has made a step since it was looked at."""
+    invariant = cluster.checked(StateEqualsReplay)
+    invariant.step(step(job.scheduler, sig.JobStarted()))
+    return invariant
+
+
 def test_a_graph_that_its_log_has_built_is_right() -> None:
     """Whatever part of the log is still in memory."""
     for unwritten in (0, 3):
-        cluster, _ = led(HISTORY, unwritten=unwritten)
-        cluster.checked(StateEqualsReplay).check()
+        cluster, job = led(HISTORY, unwritten=unwritten)
+        watched(cluster, job).check()
         assert cluster.findings == []
 
 
 def test_a_change_that_has_no_event_is_found() -> None:
     """A subtask that is finished, and a job's state."""
     cluster, job = led(HISTORY)
-    graph = job.scheduler.graph
+    invariant, graph = watched(cluster, job), job.scheduler.graph
     graph.apply(finished("m", 1))
     graph.state = JobState.FAILING
-    cluster.checked(StateEqualsReplay).check()
+    invariant.check()
     assert "state is" in cluster.findings[0]
     assert "m[1] is FINISHED, and CREATED after a replay" in cluster.findings[1]
 
@@ -85,24 +92,22 @@ def test_an_event_that_is_lost_on_its_way_is_found() -> None:
     """It was appended and is neither on disk nor in memory."""
     cluster, job = led(HISTORY)
     logged(HISTORY[:-1], cluster.storage)
-    cluster.checked(StateEqualsReplay).leader_ends(cluster.leading[0])
+    watched(cluster, job).leader_ends(cluster.leading[0])
     assert "s[1]" in cluster.findings[0]
-    assert job.log is not None
 
 
 def test_a_log_that_cannot_be_replayed_is_found() -> None:
     """A subtask cannot finish twice."""
-    cluster, _ = led(HISTORY)
+    cluster, job = led(HISTORY)
     logged([*HISTORY, finished("m", 0)], cluster.storage)
-    cluster.checked(StateEqualsReplay).check()
+    watched(cluster, job).check()
     assert "finishes twice" in cluster.findings[0]
 
 
 def test_a_scheduler_that_contradicts_itself_is_found() -> None:
     """Its own invariants are checked after steps."""
     cluster, job = led(HISTORY)
-    invariant = cluster.checked(StateEqualsReplay)
-    invariant.step(step(job.scheduler, sig.JobStarted()))
+    invariant = watched(cluster, job)
     assert cluster.findings == []
     vertex = job.scheduler.graph.vertex_at("m", 1)
     vertex.state = ExecutionState.FINISHED
@@ -147,8 +152,9 @@ def test_cuts_are_tried_while_a_leader_lives_and_when_it_dies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The invariant says where it has cut."""
-    cluster, _ = led(HISTORY)
+    cluster, job = led(HISTORY)
     invariant = CutLogRecovers(cluster, cluster.findings.append, random.Random(4))
+    invariant.step(step(job.scheduler, sig.JobStarted()))
     invariant.check()
     invariant.leader_ends(cluster.leading[0])
     assert cluster.findings == []
