@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from holdover import config as options
 from holdover.config import Configuration
@@ -50,6 +51,9 @@ class SimulatedClusterView:
     @property
     def jobs(self) -> Mapping[str, SubmittedJob]:
         """See `ClusterView`."""
+        for job_id in self._injector.logs_cut:
+            if not self._jobs[job_id].log_damaged:
+                self._jobs[job_id] = replace(self._jobs[job_id], log_damaged=True)
         return self._jobs
 
     @property

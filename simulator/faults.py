@@ -50,6 +50,8 @@ class FaultInjector:
         self._lasting: dict[int, tuple[str, Heal]] = {}
         #: Faults that act on anything now, and restarts that are due.
         self.active = 0
+        #: Jobs whose event logs have lost bytes that were synced.
+        self.logs_cut: dict[str, None] = {}
         #: When the last fault began or ended to act, None before the first.
         self.changed_s: float | None = None
 
@@ -62,7 +64,7 @@ class FaultInjector:
         over = asyncio.Event()
         groups = [choose(victims, self._candidates(), self._random) for victims in fault.roles()]
         names = [name for group in groups for name in group]
-        detail = fault.model_dump_json(exclude={"id", "at_s", "when", "victims", "repeat"})
+        detail = _detail(fault)
         self._world.trace.note("world", f"fault {fault.kind}", ",".join(names))
         number = self._recorder.fault(self._world.now_s, fault.kind, names, detail)
         self.changed_s = self._world.now_s
@@ -125,7 +127,7 @@ class FaultInjector:
     def _holds(self, when: kinds.When) -> bool:
         jobs = [job.name for job in self._scenario.jobs]
         if isinstance(when, kinds.StageFinished):
-            return any(self._finished_part(j, when.stage) >= when.finished for j in self._of(when))
+            return any(self.finished_part(j, when.stage) >= when.finished for j in self._of(when))
         if isinstance(when, kinds.JobIs):
             return any(self._cluster.job_states.get(job) == when.job for job in self._of(when))
         if isinstance(when, kinds.JobsAre):
@@ -135,13 +137,16 @@ class FaultInjector:
     def _of(self, when: kinds.StageFinished | kinds.JobIs) -> list[str]:
         return [job.name for job in self._scenario.jobs if when.of in (None, job.name)]
 
-    def _finished_part(self, job_id: str, stage: str) -> float:
-        """-1 while the stage is not there (yet)."""
+    def finished_part(self, job_id: str, stage: str) -> float:
+        """Part of a stage's subtasks that are finished, as the leader knows; -1 while the stage is
+        not there (yet). A stage is an operator of its vertex: the last one is chained to a sink.
+        """
         master = self._cluster.job_master(job_id)
         if master is None:
             return -1.0
         for vertex in master.scheduler.graph.vertices.values():
-            if vertex.vertex.name == stage and vertex.parallelism:
+            chained = any(operator.name == stage for operator in vertex.vertex.operators)
+            if chained and vertex.parallelism:
                 return vertex.finished_count / vertex.parallelism
         return -1.0
 
@@ -313,7 +318,8 @@ class FaultInjector:
 
     def _cut_logs(self, job_ids: Sequence[str], bytes_max: int | None) -> None:
         shared = self._world.storages.shared
-        cut_event_logs(shared, JOBS_DIRECTORY, job_ids, bytes_max, self._random)
+        cut = cut_event_logs(shared, JOBS_DIRECTORY, job_ids, bytes_max, self._random)
+        self.logs_cut.update(dict.fromkeys(cut))
 
     # ------------------------------------------------------------------ who
 
@@ -361,3 +367,15 @@ def _lasts_s(fault: kinds.FaultModel) -> float | None:
     """For how long it acts; None for ever, or until all is healed."""
     lasts_s: float | None = getattr(fault, "for_s", None)
     return lasts_s
+
+
+def _detail(fault: kinds.FaultModel) -> str:
+    """What was said of a fault beyond its kind, moment and victims, for a reader."""
+    apart = {"id", "at_s", "when", "victims", "repeat", "every_s"}
+    said = fault.model_dump(mode="json", exclude=apart, exclude_defaults=True, by_alias=True)
+    told = []
+    for name, value in said.items():
+        text = " and ".join(value) if isinstance(value, list) else str(value)
+        if name != "kind":
+            told.append(name.replace("_", " ") + ("" if value is True else f" {text}"))
+    return ", ".join(told)
