@@ -54,6 +54,15 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+def moment_text(seconds: float) -> str:
+    """A moment of a run, as its time axis shows it."""
+    if seconds < 600:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def _count(number: int, noun: str) -> str:
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{ending}"
@@ -66,10 +75,10 @@ def _findings(record: RunRecord) -> str:
 
 def _handovers(record: RunRecord) -> list[str]:
     told = [_handover(old, new) for old, new in pairwise(record.epochs)][:_TOLD_MAX]
-    if record.epochs and record.epochs[-1].until_s is not None:
-        last = record.epochs[-1]
-        if last.until_s is not None and last.until_s < record.duration_s - 0.001:
-            told.append(f"The last leader, {last.jobmanager}, was lost at {last.until_s:.1f} s.")
+    last_s = record.epochs[-1].until_s if record.epochs else None
+    if last_s is not None and any(j.ended_s is None or j.ended_s > last_s for j in record.jobs):
+        leader = record.epochs[-1].jobmanager
+        told.append(f"The last leader, {leader}, was lost at {moment_text(last_s)}.")
     more = len(record.epochs) - 1 - _TOLD_MAX
     return [*told, f"Leadership changed {more} more times."] if more > 0 else told
 
@@ -81,7 +90,7 @@ def _handover(old: EpochRecord, new: EpochRecord) -> str:
         who = f"it led again {seconds_text(max(0.0, new.from_s - end_s))} later"
     waits = [until - start for _, start, until in new.reconciling if until is not None]
     wait = f" and waited {seconds_text(max(waits))} for workers" if waits else ""
-    return f"{old.jobmanager} was lost at {end_s:.1f} s; {who}{wait}."
+    return f"{old.jobmanager} was lost at {moment_text(end_s)}; {who}{wait}."
 
 
 def _faults(record: RunRecord) -> list[str]:
@@ -93,10 +102,10 @@ def _faults(record: RunRecord) -> list[str]:
             continue
         victims = fault.victims
         whom = _count(len(victims), "process") if len(victims) > 2 else ", ".join(victims)
-        healed = "" if fault.until_s is None else f", healed at {fault.until_s:.1f} s"
+        healed = "" if fault.until_s is None else f", healed at {moment_text(fault.until_s)}"
         whom = f" of {whom}" if whom else ""
         detail = f" ({fault.detail})" if fault.detail else ""
-        told.append(f"{fault.kind}{whom}{detail} at {fault.at_s:.1f} s{healed}")
+        told.append(f"{fault.kind}{whom}{detail} at {moment_text(fault.at_s)}{healed}")
     if not told:
         return []
     more = f"; {len(told) - _TOLD_MAX} more" if len(told) > _TOLD_MAX else ""
@@ -111,7 +120,7 @@ def _work(record: RunRecord, fates: Sequence[str]) -> list[str]:
         if not vain:
             return [f"All {_count(len(fates), 'attempt')} were kept; nothing ran twice."]
         return [f"{_count(vain, 'attempt')} of {len(fates):,} came to nothing."]
-    lost_s = record.epochs[0].until_s
+    lost_s = record.epochs[-2].until_s
     before = [
         fate
         for attempt, fate in zip(record.attempts, fates, strict=True)

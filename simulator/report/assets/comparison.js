@@ -15,14 +15,14 @@ function tallyText(index) {
 function differences(index) {
   const options = [...new Set(index.flatMap((run) => Object.keys(run.options)))];
   const facets = options.map((name) => ({ name: shortOption(name), valueOf: (run) => run.options[name] ?? "–" }));
-  facets.push({ name: "scenario", valueOf: (run) => run.scenario }, { name: "world", valueOf: (run) => run.world });
+  facets.push({ name: "scenario", valueOf: scenarioName }, { name: "world", valueOf: (run) => run.world });
   return facets.filter((facet) => new Set(index.map(facet.valueOf)).size > 1)
     .map((facet) => ({ ...facet, values: [...new Set(index.map(facet.valueOf))] }));
 }
 
 function plotsBox(index) {
   const facets = differences(index);
-  const byGroup = facets[0] ?? { name: "scenario", valueOf: (run) => run.scenario, values: [index[0].scenario] };
+  const byGroup = facets[0] ?? { name: "scenario", valueOf: scenarioName, values: [scenarioName(index[0])] };
   const rest = facets.slice(1);
   const lineOf = (run) => rest.map((facet) => facet.valueOf(run)).join(", ");
   const series = [...new Set(index.map(lineOf))];

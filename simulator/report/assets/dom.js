@@ -21,7 +21,7 @@ function svg(tag, attributes = {}, ...children) {
 function table(caption, columns, rows) {
   const head = columns.map((name) => el("th", { scope: "col" }, name));
   const body = rows.map((row) =>
-    el("tr", {}, row.map((cell, i) => el("td", { class: isNumber(cell) ? "number" : null, "data-label": columns[i] },
+    el("tr", {}, row.map((cell) => el("td", { class: isNumber(cell) ? "number" : String(cell).length < 16 ? "short" : null },
       cell instanceof Node ? cell : isNumber(cell) ? countText(cell) : String(cell)))));
   return el("div", { class: "table-box", tabindex: "0", role: "region", "aria-label": caption },
     el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
@@ -50,7 +50,7 @@ function secondsText(seconds) {
 // A moment of the run, exact enough for the time that is visible.
 function momentText(seconds, visibleS) {
   const digits = visibleS > 60 ? 1 : visibleS > 5 ? 2 : 3;
-  if (seconds < 600) return `${seconds.toFixed(digits)} s`;
+  if (seconds < 600 && visibleS !== Infinity) return `${seconds.toFixed(digits)} s`;
   const hours = Math.floor(seconds / 3600);
   const minutes = Math.floor(seconds / 60) % 60;
   const rest = (seconds % 60).toFixed(digits).padStart(digits + 3, "0");

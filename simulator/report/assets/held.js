@@ -3,8 +3,7 @@
 function drawHeld(f, y, height) {
   const { ctx, palette, run } = f;
   const c = run.columns;
-  gutterLabel(f, "held by all", y + height / 2 - 7, "600");
-  gutterLabel(f, "TaskManagers", y + height / 2 + 7, "600");
+  gutterLabel(f, "held", y + 8, "600");
   ctx.fillStyle = palette.line;
   ctx.fillRect(f.x, y + height, f.width, 1);
   if (!c.held_at.length) {
@@ -28,11 +27,8 @@ function drawHeld(f, y, height) {
     ctx.stroke();
     ctx.setLineDash([]);
   });
-  setFont(f, 11);
-  ctx.fillStyle = palette.ink;
-  ctx.fillText(`▇ partitions, at most ${countText(partitionsMax)}`, f.x + 8, y + 6);
-  ctx.fillStyle = palette.heldline;
-  ctx.fillText(`┅ bytes, at most ${bytesText(bytesMax)}`, f.x + 8, y + 21);
+  gutterLabel(f, fitText(f, `▇ ${countText(partitionsMax)} partitions`, f.x - 10), y + 24);
+  gutterLabel(f, fitText(f, `┅ ${bytesText(bytesMax)}`, f.x - 10), y + 40);
   f.hits.push({ x0: f.x, x1: f.x + f.width, y0: y, y1: y + height, kind: "held" });
 }
 

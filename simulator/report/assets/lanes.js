@@ -40,13 +40,13 @@ function drawAxis(f, y, bottom) {
     ctx.fillStyle = palette.line;
     ctx.fillRect(Math.round(x), y + 16, 1, bottom - y - 16);
     ctx.fillStyle = palette.muted;
-    if (x < f.x + f.width - 12) ctx.fillText(axisText(s, step), x, y + 8);
+    if (x < f.x + f.width - 12) ctx.fillText(axisText(s, step, view.fromS + view.spanS), x, y + 8);
   }
   ctx.textAlign = "left";
 }
 
-function axisText(seconds, step) {
-  if (seconds >= 600 && step >= 1) return momentText(seconds, Infinity).replace(/\.0$/, "");
+function axisText(seconds, step, lastS) {
+  if (lastS >= 600 && step >= 1) return momentText(seconds, Infinity).replace(/\.0$/, "");
   return `${step >= 1 ? Math.round(seconds) : seconds.toFixed(clamp(Math.ceil(-Math.log10(step)), 1, 4))} s`;
 }
 
@@ -101,6 +101,8 @@ function drawInterruptionTexts(f, y) {
   for (const [kind, fromS, untilS] of run.interruptions()) {
     const middle = (timeX(f, fromS) + timeX(f, untilS)) / 2;
     if (timeX(f, untilS) < f.x || timeX(f, fromS) > f.x + f.width) continue;
+    // What is too short to be seen at this scale is not labelled; pointing at it still tells.
+    if (timeX(f, untilS) - timeX(f, fromS) < 2) continue;
     const text = `${kind === "waiting" ? "waits for workers" : "no leader"} ${secondsText(untilS - fromS)}`;
     const width = ctx.measureText(text).width;
     const x = clamp(Math.max(middle - (kind === "waiting" ? 0 : width), freeX), f.x, f.x + f.width - width);

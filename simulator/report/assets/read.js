@@ -68,9 +68,8 @@ class Run {
       for (const [, start, until] of waits) found.push(["waiting", start, until ?? this.durationS]);
     });
     const last = this.epochs[this.epochs.length - 1];
-    if (last && last[4] !== null && last[4] < this.durationS) {
-      found.push(["leaderless", last[4], this.durationS]);
-    }
+    const unfinished = (untilS) => this.jobs.some((job) => job.ended_s === null || job.ended_s > untilS);
+    if (last && last[4] !== null && unfinished(last[4])) found.push(["leaderless", last[4], this.durationS]);
     return found;
   }
 }

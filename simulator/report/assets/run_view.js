@@ -14,9 +14,14 @@ function measureText([key, , text], measures) {
   return measures[key] === null || measures[key] === undefined ? "–" : text(measures[key]);
 }
 
+// A scenario is named by its file; the line that runs it again has the whole path.
+function scenarioName(summary) {
+  return summary.scenario.split("/").pop().replace(/\.ya?ml$/, "");
+}
+
 function runName(summary) {
   const options = Object.entries(summary.options).map(([name, value]) => `${shortOption(name)}=${value}`);
-  return [summary.scenario, summary.world, `seed ${summary.seed}`, ...options].join(" · ");
+  return [scenarioName(summary), summary.world, `seed ${summary.seed}`, ...options].join(" · ");
 }
 
 // The last words of an option's key are enough where all are listed in full elsewhere.
@@ -31,7 +36,7 @@ function runHeader(summary) {
   const world = el("span", { class: "badge plain" }, summary.world === "real" ? "real cluster" : "simulated");
   const options = Object.entries(summary.options).map(([name, value]) => el("code", { class: "option" }, `${name} = ${value}`));
   return [
-    el("div", { class: "run-line" }, el("h2", {}, summary.scenario), world, el("span", { class: "badge plain" }, `seed ${summary.seed}`), badge),
+    el("div", { class: "run-line" }, el("h2", {}, scenarioName(summary)), world, el("span", { class: "badge plain" }, `seed ${summary.seed}`), badge),
     options.length ? el("p", { class: "options" }, options) : null,
     el("div", { class: "story" }, summary.story.map((sentence, i) => el("p", { class: i === 0 ? "lead" : null }, sentence))),
     reproduceBox(summary.line),
