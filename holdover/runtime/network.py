@@ -16,7 +16,17 @@ if TYPE_CHECKING:  # the zygote imports this package and must stay free of gRPC 
 # The largest message either side sends or accepts. Lists are paged well below it (case P53).
 GRPC_MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
+_PORT_MAX = 65_535
+
 ServicerT = TypeVar("ServicerT")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`; raises ValueError when it is not that."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > _PORT_MAX:
+        raise ValueError(f"address must be 'host:port', for example 'localhost:6123': {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class Server(Protocol):

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from holdover.runtime.errors import AddressInUse, AddressUnavailable
-from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX, Server, ServicerT
+from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX, Server, ServicerT, split_address
 
 # Keepalive is chosen here for both sides: a server closes connections that ping more often than it
 # allows, so what it allows must stay below what clients do (case P58). It only cleans up
@@ -24,8 +24,6 @@ _SERVER_PING_INTERVAL_MIN_MS = 10_000
 # Calls that one server runs at a time; more are refused with RESOURCE_EXHAUSTED. Streams count, and
 # each worker and watching client has a few.
 _CONCURRENT_CALLS_MAX = 20_000
-
-_PORT_MAX = 65_535
 
 _OptionList = list[tuple[str, int]]
 
@@ -69,7 +67,7 @@ class TcpNetwork:
 
     def channel(self, address: str) -> grpc.aio.Channel:
         """See `Network.channel`."""
-        _split_address(address)  # gRPC would take a missing port for 443
+        split_address(address)  # gRPC would take a missing port for 443
         return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
     def server(
@@ -129,16 +127,9 @@ class TcpServer:
         await self._server.stop(grace_s)
 
 
-def _split_address(address: str) -> tuple[str, int]:
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdecimal() or int(port) > _PORT_MAX:
-        raise ValueError(f"address must be 'host:port', for example 'localhost:6123': {address!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 def _obstacle_to_bind(bind_address: str) -> OSError | None:
     """Why the address cannot be bound as a whole; None when it can."""
-    host, port = _split_address(bind_address)
+    host, port = split_address(bind_address)
     try:
         candidates = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -19,19 +19,15 @@ import grpc
 import grpc.aio
 
 from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX
-from simulator.world.calls import (
-    ClientCall,
-    Deserialize,
-    Method,
+from simulator.world.calls import ClientCall, Deserialize, Method, Serialize, too_large
+from simulator.world.connection import Connection, Node
+from simulator.world.streams import (
     RequestStream,
-    Serialize,
     StreamStreamCall,
     StreamUnaryCall,
     UnaryStreamCall,
     UnaryUnaryCall,
-    too_large,
 )
-from simulator.world.connection import Connection, Node
 
 if TYPE_CHECKING:
     from simulator.world.network import SimulatedNetwork

@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 
 from holdover.runtime.errors import AddressInUse, AddressUnavailable
-from holdover.runtime.network import Server
+from holdover.runtime.network import Server, split_address
 from simulator.world.channel import SimulatedChannel
 from simulator.world.connection import Connection, Direction, Node, Transfer
 from simulator.world.links import ConnectionLost, Links, LinkSettings
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ConnectionLost", "LinkSettings", "ProcessNetwork", "SimulatedNetwork"]
 
-_PORT_MAX = 65_535
 _FREE_PORTS = range(32_768, 61_000)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "::1", "::"})
 
@@ -44,14 +43,6 @@ class Listener(NamedTuple):
     node: Node
     #: A `SimulatedServer`, or whatever the data plane listens with.
     handler: object
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`; raises ValueError when it is not that."""
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdecimal() or int(port) > _PORT_MAX:
-        raise ValueError(f"address must be 'host:port', for example 'localhost:6123': {address!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class SimulatedNetwork:

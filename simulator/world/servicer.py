@@ -20,15 +20,14 @@ import grpc.aio
 
 from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX
 from simulator.world.calls import (
-    AnswerStream,
     ClientCall,
     RawMetadata,
-    RequestStream,
     SingleAnswer,
     aio_metadata,
     raw_metadata,
     too_large,
 )
+from simulator.world.streams import AnswerStream, RequestStream
 
 if TYPE_CHECKING:
     from simulator.world.connection import Connection

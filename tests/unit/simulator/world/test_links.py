@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from holdover.runtime import real_network
 from simulator.world.links import Links, LinkSettings, silence_ends_s
 from simulator.world.process import Host
 
@@ -134,3 +135,15 @@ def test_a_silence_ends_a_ping_and_its_timeout_after_the_last_answer(
 ) -> None:
     """P58."""
     assert silence_ends_s(heard_s, silent_from_s, PLAIN) == ends_s
+
+
+def test_connections_live_and_die_by_the_options_of_the_real_ones() -> None:
+    """P51, P58."""
+    settings = LinkSettings()
+    options = dict(real_network._CHANNEL_OPTIONS)
+    assert settings.keepalive_interval_s * 1000 == options["grpc.keepalive_time_ms"]
+    assert settings.keepalive_timeout_s * 1000 == options["grpc.keepalive_timeout_ms"]
+    assert settings.connect_timeout_s * 1000 == options["grpc.min_reconnect_backoff_ms"]
+    assert settings.reconnect_backoff_min_s * 1000 == options["grpc.initial_reconnect_backoff_ms"]
+    assert settings.reconnect_backoff_max_s * 1000 == options["grpc.max_reconnect_backoff_ms"]
+    assert settings.concurrent_calls_max == real_network._CONCURRENT_CALLS_MAX
