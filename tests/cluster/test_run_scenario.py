@@ -23,6 +23,14 @@ faults:
   - {kind: crash, victims: leader, when: {stage: map, finished: 50 %}}
 duration_max: 30 s
 """
+STANDBY = """
+cluster: {taskmanagers: 2, slots: 2, leader: file, jobmanagers: 2, jobmanager_restart: never}
+jobs: [{name: job, stages: [{name: map, parallelism: 4, seconds: 2 s}]}]
+faults:
+  - {kind: pause, victims: "taskmanager:1", at: 1 s, for: 1 s}
+  - {kind: crash, victims: leader, when: {job: RUNNING, after: 500 ms}}
+duration_max: 30 s
+"""
 CUT = """
 jobs: [{stages: [{name: map, parallelism: 1}]}]
 faults: [{kind: cut, between: [leader, all], at: 1 s}]
@@ -78,6 +86,20 @@ async def test_jobmanager_crash_on_real_processes(tmp_path: Path) -> None:
     assert measures.partitions_held_max >= 4
     assert report.stat().st_size > 0
     assert b"FINISHED" in told or b"finished" in told
+    assert left_running(place) == []
+
+
+async def test_a_waiting_jobmanager_takes_over_in_a_real_run(tmp_path: Path) -> None:
+    process, place = await command(tmp_path, STANDBY, "--json", "-")
+    async with asyncio.timeout(TIMEOUT_S):
+        told, said = await process.communicate()
+    assert process.returncode == 0, (told, said)
+    record = RunRecord.from_json(told.decode())
+    assert {epoch.jobmanager for epoch in record.epochs} == {"jm-0", "jm-1"}
+    pause = next(fault for fault in record.faults if fault.kind == "pause")
+    assert pause.victims == ["tm-0"]
+    assert pause.until_s is not None
+    assert pause.until_s - pause.at_s >= 1.0
     assert left_running(place) == []
 
 
