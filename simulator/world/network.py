@@ -41,8 +41,10 @@ class Listener(NamedTuple):
     """Who has a port."""
 
     node: Node
-    #: A `SimulatedServer`, or whatever the data plane listens with.
+    #: A server, or whatever the data plane listens with.
     handler: object
+    #: The server again, when it takes channels.
+    gate: SimulatedServer | None
 
 
 class SimulatedNetwork:
@@ -145,7 +147,9 @@ class SimulatedNetwork:
         listener = None if host is None else self._ports.get((host.name, port))
         return None if listener is None else (listener.node.process, listener.handler)
 
-    def bind(self, node: Node, bind_address: str, handler: object) -> int:
+    def bind(
+        self, node: Node, bind_address: str, handler: object, gate: SimulatedServer | None = None
+    ) -> int:
         """See `Server.start`."""
         name, port = split_address(bind_address)
         host = node.process.host
@@ -154,7 +158,7 @@ class SimulatedNetwork:
         port = port or self._free_port(host)
         if (host.name, port) in self._ports:
             raise AddressInUse(bind_address)
-        self._ports[host.name, port] = Listener(node, handler)
+        self._ports[host.name, port] = Listener(node, handler, gate)
         node.ports[port] = None
         self.note(node.process.name, "listens", f"{host.name}:{port}")
         return port
@@ -196,20 +200,19 @@ class SimulatedNetwork:
         if self.links.blocked(node.port, target):
             return
         listener = self._ports.get((host.name, port))
-        if listener is not None and isinstance(listener.handler, SimulatedServer):
+        if listener is not None and listener.gate is not None:
             self.loop.call_soon(
-                self._accept, channel, attempt, listener, context=listener.node.context
+                self._accept, channel, attempt, listener.gate, context=listener.node.context
             )
         elif not self.links.blocked(target, node.port):
             when_s = self.links.arrival_s(target, node.port, 0, self.loop.now_s)
             node.at(when_s, channel.failed, attempt, "Connection refused")
 
-    def _accept(self, channel: SimulatedChannel, attempt: int, listener: Listener) -> None:
+    def _accept(self, channel: SimulatedChannel, attempt: int, gate: SimulatedServer) -> None:
         """The server answers, as soon as its process runs."""
-        gate = listener.handler
-        if isinstance(gate, SimulatedServer) and gate.accepts and channel.node.process.alive:
+        if gate.accepts and channel.node.process.alive:
             client_port = self._free_port(channel.node.process.host)
-            connection = Connection(channel.node, listener.node, gate, client_port)
+            connection = Connection(channel.node, gate.node, gate, client_port)
             connection.down.post(0, channel.connected, attempt, connection)
 
     def _at(self, when_s: float, callback: Callable[..., object], *args: Any) -> None:

@@ -82,7 +82,7 @@ class SimulatedServer:
 
     async def start(self) -> int:
         """See `Server.start`."""
-        self._port = self.network.bind(self.node, self._bind_address, self)
+        self._port = self.network.bind(self.node, self._bind_address, self, gate=self)
         return self._port
 
     async def stop(self, grace_s: float) -> None:
