@@ -376,6 +376,8 @@ def _detail(fault: kinds.FaultModel) -> str:
     told = []
     for name, value in said.items():
         text = " and ".join(value) if isinstance(value, list) else str(value)
-        if name != "kind":
+        if name == "restart_after" and value == "never":
+            told.append("not started again")
+        elif name != "kind":
             told.append(name.replace("_", " ") + ("" if value is True else f" {text}"))
     return ", ".join(told)

@@ -15,8 +15,9 @@ _TOLD_MAX = 4
 def run_story(record: RunRecord, fates: Sequence[str]) -> list[str]:
     """Sentences about a run whose attempts had these fates, most important first; never empty."""
     story = [_findings(record)] if record.findings else []
-    story += _handovers(record)
-    story += _faults(record)
+    handovers = _handovers(record)
+    story += handovers
+    story += _faults(record, "Also" if handovers else "Faults")
     story += _work(record, fates)
     story += _jobs(record)
     return story
@@ -93,7 +94,7 @@ def _handover(old: EpochRecord, new: EpochRecord) -> str:
     return f"{old.jobmanager} was lost at {moment_text(end_s)}; {who}{wait}."
 
 
-def _faults(record: RunRecord) -> list[str]:
+def _faults(record: RunRecord, title: str) -> list[str]:
     """The faults that the handovers do not tell of already."""
     leaders = {epoch.jobmanager for epoch in record.epochs}
     told = []
@@ -109,7 +110,7 @@ def _faults(record: RunRecord) -> list[str]:
     if not told:
         return []
     more = f"; {len(told) - _TOLD_MAX} more" if len(told) > _TOLD_MAX else ""
-    return [f"Also: {'; '.join(told[:_TOLD_MAX])}{more}."]
+    return [f"{title}: {'; '.join(told[:_TOLD_MAX])}{more}."]
 
 
 def _work(record: RunRecord, fates: Sequence[str]) -> list[str]:

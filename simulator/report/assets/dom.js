@@ -78,6 +78,14 @@ function niceStep(span, countMax, unit = 1) {
   return unit * [1, 2, 5, 10].map((m) => m * power).find((step) => step >= rough);
 }
 
+// Even steps of a time axis: 1, 2 or 5 of a unit below a minute, then as clocks divide.
+function timeStep(spanS, countMax) {
+  const rough = spanS / Math.max(1, countMax);
+  const clock = [10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+  if (rough <= 5) return niceStep(spanS, countMax);
+  return clock.find((step) => step >= rough) ?? niceStep(spanS, countMax, 86400);
+}
+
 // The largest unit in which values up to `most` are read.
 function unitOf(text, most) {
   if (text === bytesText) return 1024 ** Math.floor(Math.log(Math.max(most, 1)) / Math.log(1024));

@@ -32,7 +32,7 @@ function clipped(f, y, height, draw) {
 
 function drawAxis(f, y, bottom) {
   const { ctx, palette, view } = f;
-  const step = niceStep(view.spanS, f.width / 90);
+  const step = timeStep(view.spanS, f.width / 90);
   setFont(f, 11);
   ctx.textAlign = "center";
   for (let s = Math.ceil(view.fromS / step) * step; s <= view.fromS + view.spanS + 1e-9; s += step) {
@@ -105,7 +105,8 @@ function drawInterruptionTexts(f, y) {
     if (timeX(f, untilS) - timeX(f, fromS) < 2) continue;
     const text = `${kind === "waiting" ? "waits for workers" : "no leader"} ${secondsText(untilS - fromS)}`;
     const width = ctx.measureText(text).width;
-    const x = clamp(Math.max(middle - (kind === "waiting" ? 0 : width), freeX), f.x, f.x + f.width - width);
+    const wish = kind === "waiting" ? timeX(f, fromS) : middle - width / 2;
+    const x = clamp(Math.max(wish, freeX), f.x, f.x + f.width - width);
     if (x < freeX) continue;
     ctx.fillStyle = palette[kind];
     ctx.fillText(text, x, y + 8);
@@ -130,32 +131,44 @@ function faultText([kind, , , victims, detail]) {
   return `${kind}${who ? ` ${who}` : ""}${detail ? ` (${detail})` : ""}`;
 }
 
-function drawFaults(f, y, lines, bottom) {
-  const { ctx, palette, run } = f;
-  gutterLabel(f, run.findings.length ? "faults, findings" : "faults", y + 8, "600");
+// Faults and findings that are visible, by time, each with the line on which its text has room;
+// -1 where there is none.
+function placedMarks(f, lines) {
+  const { ctx, run } = f;
   const marks = run.faults.map((fault, i) => ({ atS: fault[1], untilS: fault[2], text: faultText(fault), kind: "fault", index: i }));
   run.findings.forEach(([name, atS], i) => marks.push({ atS, untilS: null, text: name, kind: "finding", index: i }));
   marks.sort((a, b) => a.atS - b.atS);
   const freeX = Array(lines).fill(-Infinity);
+  const placed = [];
   for (const mark of marks) {
     const x = timeX(f, mark.atS);
-    const colour = mark.kind === "finding" ? palette.fate.failed : palette.fault;
     const endX = mark.untilS === null ? x : timeX(f, mark.untilS);
     if (endX < f.x || x > f.x + f.width) continue;
     setFont(f, 11, mark.kind === "finding" ? "700" : "");
-    const textWidth = ctx.measureText(mark.text).width + 12;
-    const flipped = x + textWidth > f.x + f.width + 40;
-    const start = flipped ? x - textWidth : x;
+    const width = ctx.measureText(mark.text).width + 12;
+    const flipped = x + width > f.x + f.width + 40;
+    const start = flipped ? x - width : Math.max(x, f.x);
     const line = freeX.findIndex((free) => start >= free);
-    const at = y + (line < 0 ? lines - 1 : line) * 15;
-    faultMark(f, mark, x, at, bottom, colour, endX);
-    if (line < 0) continue;
-    freeX[line] = Math.max(flipped ? x + 8 : x + textWidth + 6, endX);
+    if (line >= 0) freeX[line] = Math.max(flipped ? x + 8 : start + width + 6, endX);
+    placed.push({ ...mark, x, endX, width, flipped, start, line });
+  }
+  return placed;
+}
+
+function drawFaults(f, y, lines, bottom) {
+  const { ctx, palette, run } = f;
+  gutterLabel(f, run.findings.length ? "faults, findings" : "faults", y + 8, "600");
+  for (const mark of placedMarks(f, lines)) {
+    const colour = mark.kind === "finding" ? palette.fate.failed : palette.fault;
+    const at = y + (mark.line < 0 ? lines - 1 : mark.line) * 15;
+    faultMark(f, mark, mark.x, at, bottom, colour, mark.endX);
+    if (mark.line < 0) continue;
+    setFont(f, 11, mark.kind === "finding" ? "700" : "");
     ctx.fillStyle = colour;
-    ctx.textAlign = flipped ? "right" : "left";
-    ctx.fillText(mark.text, flipped ? x - 8 : Math.max(x, f.x) + 8, at + 8);
+    ctx.textAlign = mark.flipped ? "right" : "left";
+    ctx.fillText(mark.text, mark.flipped ? mark.x - 8 : mark.start + 8, at + 8);
     ctx.textAlign = "left";
-    f.hits.push({ x0: start - 4, x1: start + textWidth, y0: at, y1: at + 15, kind: mark.kind, index: mark.index });
+    f.hits.push({ x0: mark.start - 4, x1: mark.start + mark.width, y0: at, y1: at + 15, kind: mark.kind, index: mark.index });
   }
 }
 

@@ -48,7 +48,7 @@ class Timeline {
     const racks = this.rows.racks.length > 1 || Boolean(this.rows.racks[0]?.[0]);
     this.rackWidth = racks && wide ? 72 : 0;
     this.gutter = wide ? 124 + this.rackWidth : 100;
-    const faults = clamp(this.run.faults.length + this.run.findings.length, 1, FAULT_LINES_MAX);
+    const faults = this.faultLinesAt(width - this.gutter - 12);
     this.leadersY = AXIS_HEIGHT;
     this.textsY = this.leadersY + LEADER_HEIGHT;
     this.faultsY = this.textsY + INTERRUPTION_HEIGHT;
@@ -66,6 +66,15 @@ class Timeline {
     this.heldY = this.rowsY + this.box.height + 14;
     this.width = width;
     this.height = this.heldY + HELD_HEIGHT + 4;
+  }
+
+  // As many lines as the texts of faults need while the whole run is visible.
+  faultLinesAt(width) {
+    if (this.faultsWidth === width) return this.faultLines;
+    this.faultsWidth = width;
+    const whole = { fromS: 0, spanS: this.view.time.durationS };
+    const f = { ctx: this.canvas.getContext("2d"), run: this.run, palette: new Palette(this.element), view: whole, x: this.gutter, width };
+    return Math.max(1, ...placedMarks(f, FAULT_LINES_MAX).map((mark) => mark.line + 1));
   }
 
   draw() {
