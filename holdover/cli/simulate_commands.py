@@ -77,9 +77,9 @@ def simulate(
         whole = report is not None or json_file is not None or len(orders) == 1
         trace_lines_max = _TRACE_LINES_MAX if trace else 0
         workers = min(jobs or os.cpu_count() or 1, len(orders))
-        with _progress(len(orders)) as advance:
+        with _progress(len(orders)) as ended:
             records = run_all(
-                orders, workers, whole=whole, trace_lines_max=trace_lines_max, ended=advance
+                orders, workers, whole=whole, trace_lines_max=trace_lines_max, ended=ended
             )
         tell_runs(records, report, json_file)
     if any(record.findings for record in records):
@@ -133,24 +133,34 @@ def _orders(
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[RunRecord], None]]:
-    """A bar where a person looks at a terminal; findings are told when they are made."""
+    """A bar where a person looks at a terminal. Of many runs, one that finds something is told as
+    soon as it has ended, so that an interrupted search was not in vain."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
-    console = Console(stderr=True)
-    if total == 1 or not console.is_terminal:
+    if total == 1:
         yield lambda _: None
         return
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     columns = (BarColumn(), MofNCompleteColumn(), Remaining(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as progress:
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         bar = progress.add_task("no findings", total=total)
         failed = 0
 
-        def advance(record: RunRecord) -> None:
+        def ended(record: RunRecord) -> None:
             nonlocal failed
             failed += bool(record.findings)
             told = f"{failed} runs with findings" if failed else "no findings"
             progress.update(bar, advance=1, description=told)
+            if record.findings:
+                console.print(_found(record))
 
-        yield advance
+        yield ended
+
+
+def _found(record: RunRecord) -> str:
+    from simulator.report.story import reproducing_line
+
+    return f"{reproducing_line(record)}  # {record.findings[0].invariant}"

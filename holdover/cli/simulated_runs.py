@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -34,7 +35,6 @@ class RunOrder:
 def run_once(order: RunOrder, whole: bool, trace_lines_max: int) -> RunRecord:
     """Make the run; without `whole`, only findings and figures of its record are kept."""
     from simulator.simulate import run_scenario
-
     from simulator.swarm import draw_scenario
 
     scenario = draw_scenario(order.seed) if order.scenario is None else order.scenario
@@ -44,9 +44,17 @@ def run_once(order: RunOrder, whole: bool, trace_lines_max: int) -> RunRecord:
     record.scenario = order.name
     record.options = dict(order.options)
     if not whole:
-        for rows in (record.attempts, record.workers, record.held, record.faults):
-            rows.clear()
+        _reduce(record)
     return record
+
+
+def _reduce(record: RunRecord) -> None:
+    """Thousands of records are kept until the last run has ended."""
+    for rows in (record.attempts, record.workers, record.held, record.faults, record.epochs):
+        rows.clear()
+    for job in record.jobs:
+        job.vertices.clear()
+        job.recoveries.clear()
 
 
 def run_all(
@@ -71,6 +79,9 @@ def run_all(
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
+        # Who interrupts this process from a terminal interrupts them too: they end without a word.
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_DFL),
         max_tasks_per_child=_RUNS_PER_PROCESS,
     )
     try:

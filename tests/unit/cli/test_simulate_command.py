@@ -86,6 +86,7 @@ def test_a_finding_is_told_first_with_the_line_that_makes_it_again(file: str) ->
     assert rest[0] == "  at 1.500 s  progress: nothing moves"
     assert rest[1].strip() == "for an hour"
     assert rest[2] == f"  again: holdover simulate {file} --seed 13"
+    assert result.stderr == f"holdover simulate {file} --seed 13  # progress\n"
 
 
 def test_a_sweep_has_a_line_for_each_value(file: str) -> None:
