@@ -116,8 +116,10 @@ class JobMaster:
         self._run(*workers, sig.JobStarted())
 
     async def recover(self, previous_workers: Sequence[str]) -> None:
-        """Run a job that an earlier leader has left behind. Raises `RecoveryDataUnreadable`: a newer
-        version wrote its log."""
+        """Run a job that an earlier leader has left behind.
+
+        Raises `RecoveryDataUnreadable`: a newer version wrote its log.
+        """
         services = self._services
         observer = RecoveryObserver(
             services.runtime.clock,
