@@ -9,8 +9,8 @@ which is no loss (P20, P22).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -345,7 +345,7 @@ class JobManagerConnection:
             rejected=len(answered.rejected),
         )
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _registering(self) -> AsyncIterator[None]:
         self._not_registering.clear()
         try:
@@ -397,7 +397,9 @@ class JobManagerConnection:
             if failures.failures:
                 await asyncio.sleep(pause_s)
             else:
-                await _first_of(self._beat_now.wait(), asyncio.sleep(pause_s))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._beat_now.wait()
             self._beat_now.clear()
             left_s = answered_s + registration.heartbeat_timeout_s - clock.monotonic_s()
             if left_s <= 0:
