@@ -29,7 +29,7 @@ _END_TIMEOUT_S = 10.0
 class RealCluster:
     """Starts processes, sees them end, and starts them again when the scenario says so.
 
-    JobManagers are named `jm-0`, `jm-1`, ..., TaskManagers `tm-0`, ... as in the simulation.
+    JobManagers are named `jm-1`, `jm-2`, ..., TaskManagers `tm-1`, ... as in the simulation.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class RealCluster:
         """
         spec = scenario.cluster
         self.scenario = scenario
-        self.jobmanagers = [f"jm-{i}" for i in range(spec.jobmanagers)]
-        self.taskmanagers = [f"tm-{i}" for i in range(spec.taskmanagers)]
+        self.jobmanagers = [f"jm-{i}" for i in range(1, spec.jobmanagers + 1)]
+        self.taskmanagers = [f"tm-{i}" for i in range(1, spec.taskmanagers + 1)]
         failover_s = math.ceil(scenario.duration_max_s) + 1
         self.local = LocalCluster(
             directory,
@@ -122,13 +122,13 @@ class RealCluster:
         index = int(number)
         wall_s = time.time()
         if role == "jm":
-            if index == 0:
+            if index == 1:
                 self.local.start_jobmanager()
             else:
-                self.local.start_standby(index)
+                self.local.start_standby(index - 1)
             return
         self.local.start_taskmanager(index)
-        rack, slots = f"rack-{self.scenario.cluster.rack_of(index + 1)}", self.local.slots
+        rack, slots = f"rack-{self.scenario.cluster.rack_of(index)}", self.local.slots
         self._chronicle.note(
             wall_s,
             lambda recorder, at_s: recorder.worker_started(at_s, name, rack=rack, slots=slots),
@@ -165,7 +165,7 @@ class RealCluster:
         role, _, number = name.partition("-")
         if role != "jm":
             return name
-        return JOBMANAGER if number == "0" else f"{JOBMANAGER}-{number}"
+        return JOBMANAGER if number == "1" else f"{JOBMANAGER}-{int(number) - 1}"
 
     # ------------------------------------------------------------------ looking
 

@@ -72,7 +72,7 @@ async def test_jobmanager_crash_on_real_processes(tmp_path: Path) -> None:
     assert record.findings == []
     assert [job.state for job in record.jobs] == ["FINISHED"]
     assert len(record.jobs[0].recoveries) == 1
-    assert [fault.victims for fault in record.faults] == [["jm-0"]]
+    assert [fault.victims for fault in record.faults] == [["jm-1"]]
     first, second = record.epochs
     assert first.until_s is not None
     assert second.ready_s is not None
@@ -95,9 +95,9 @@ async def test_a_waiting_jobmanager_takes_over_in_a_real_run(tmp_path: Path) -> 
         told, said = await process.communicate()
     assert process.returncode == 0, (told, said)
     record = RunRecord.from_json(told.decode())
-    assert {epoch.jobmanager for epoch in record.epochs} == {"jm-0", "jm-1"}
+    assert {epoch.jobmanager for epoch in record.epochs} == {"jm-1", "jm-2"}
     pause = next(fault for fault in record.faults if fault.kind == "pause")
-    assert pause.victims == ["tm-0"]
+    assert pause.victims == ["tm-1"]
     assert pause.until_s is not None
     assert pause.until_s - pause.at_s >= 1.0
     assert left_running(place) == []
