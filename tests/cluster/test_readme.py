@@ -84,6 +84,16 @@ def test_a_newcomer_runs_a_job_and_loses_the_jobmanager(tmp_path: Path) -> None:
         newcomer.types(stopped)
 
 
+def test_a_newcomer_simulates_what_a_death_costs(tmp_path: Path) -> None:
+    newcomer = Newcomer(tmp_path)
+    commands = shell_lines("Know the cost before it happens")
+    one, compared, swarm = (newcomer.types(command) for command in commands)
+    assert re.search(r"finished rerun +0", one)
+    assert (tmp_path / "cost.html").read_text().startswith("<!doctype html>")
+    assert re.search(r"^8 s .*\n32 s ", compared, flags=re.M), compared
+    assert len(re.findall(r"^ +\d+  ", swarm, flags=re.M)) == 10, swarm
+
+
 def _only_job(newcomer: Newcomer) -> str:
     ids = re.findall(r'"job_id": ?"([^"]+)"', newcomer.types("holdover list --json"))
     assert len(ids) == 1, ids
