@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from logging import LogRecord
 from typing import Any
 
+from holdover.ids import AttemptKey
 from holdover.v1.common_pb2 import FinishedExecution
 from simulator import fault_kinds as kinds
 from simulator.cluster import LOCAL_DIRECTORY, Node
@@ -168,6 +169,12 @@ class Story:
         assert taskmanager is not None, f"{name} does not live"
         assert taskmanager.executor is not None, f"{name} is not there yet"
         return taskmanager.executor
+
+    def tasks(self, name: str) -> list[AttemptKey]:
+        """The attempts in the slots of a TaskManager."""
+        taskmanager = self.cluster.node(name).taskmanager
+        executor = taskmanager.executor if taskmanager is not None else None
+        return list(executor.occupants) if executor is not None else []
 
     def epoch_of(self, name: str) -> int | None:
         """The epoch that a TaskManager is registered with."""
