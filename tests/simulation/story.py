@@ -24,6 +24,7 @@ from typing import Any
 
 from holdover.ids import AttemptKey
 from holdover.v1.common_pb2 import FinishedExecution
+from holdover.v1.job_pb2 import JobGraph
 from simulator import fault_kinds as kinds
 from simulator.cluster import LOCAL_DIRECTORY, Node
 from simulator.faults import MadeFault
@@ -32,6 +33,7 @@ from simulator.quantities import Constant
 from simulator.record import AttemptRecord, RunRecord
 from simulator.scenario import ClusterSpec, JobSpec, NetworkSpec, Scenario, StageSpec
 from simulator.simulate import SimulatedRun
+from simulator.world.process import Process
 from simulator.world.world import current_process_name
 from taskmanager.task_executor import TaskExecutor
 
@@ -74,6 +76,7 @@ class Story:
         self.world = run.world
         self.cluster = run.cluster
         self.job = run.scenario.jobs[0].name
+        self._busy_until_s: dict[Process, float] = {}
 
     # ------------------------------------------------------------------ time
 
@@ -132,6 +135,10 @@ class Story:
         after = "never" if restart_after_s is None else restart_after_s
         return self._make(kinds.Stop, victims=_role(victim), restart_after=after)
 
+    def power_loss(self, victim: str) -> MadeFault:
+        """The host goes dark and forgets what was not synced; on again when it is healed."""
+        return self._make(kinds.PowerLoss, victims=_role(victim), restart_after="never")
+
     def pause(self, victim: str) -> MadeFault:
         """SIGSTOP, until it is healed."""
         return self._make(kinds.Pause, victims=_role(victim), for_s=_FOR_EVER_S)
@@ -143,6 +150,22 @@ class Story:
     def jump(self, victim: str, by_s: float) -> MadeFault:
         """Set a host's wall clock forward, or back."""
         return self._make(kinds.ClockJump, victims=_role(victim), by_s=by_s)
+
+    def computes(self, victim: str, for_s: float) -> None:
+        """The process of a node is busy for so long, after what it is busy with already: nothing
+        else of it runs meanwhile."""
+        process = self.cluster.node(victim).process
+        assert process is not None
+        loop = self.world.loop
+        until_s = max(self.now_s, self._busy_until_s.get(process, 0.0)) + for_s
+        self._busy_until_s[process] = until_s
+
+        def go_on() -> None:
+            if self._busy_until_s[process] <= until_s:
+                process.resume()
+
+        process.pause()
+        loop.call_at(until_s, go_on, context=loop.world_process.context)
 
     def heal(self, made: MadeFault) -> None:
         """End a fault: what was killed starts, what was paused goes on, what was cut connects."""
@@ -156,6 +179,10 @@ class Story:
     def finished_part(self, stage: str, job: str = "") -> float:
         """Part of a stage's subtasks that are finished, as the leader knows; -1 without one."""
         return self._run.injector.finished_part(job or self.job, stage)
+
+    def graph(self) -> JobGraph:
+        """The first job, as it was submitted."""
+        return self._run.view.jobs[self.job].graph
 
     def leader(self) -> Node:
         """Who leads."""
