@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data"
 #: What an unfinished file's name ends in; such files are deleted, never offered.
 PART_SUFFIX = ".part"
+#: Names whose identity is remembered: one partition is asked for by many.
+_NAMES_KEPT_MAX = 1 << 14
 
 JOB_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 _VERTEX = r"[A-Za-z0-9_-]{1,64}"
@@ -65,6 +68,7 @@ class PartitionIdentity:
         return (self.job, self.vertex, self.subtask, self.attempt, self.epoch)
 
 
+@lru_cache(maxsize=_NAMES_KEPT_MAX)
 def parse_partition_name(name: str) -> PartitionIdentity:
     """The identity that `name` stands for; ValueError when it is not exactly a partition's name."""
     job, separator, stem = name.partition("/")

@@ -23,7 +23,13 @@ class PartitionRead:
 
 class Observer(Protocol):
     """Told at the moment it happens. Must not change anything, and must not raise: what is wrong
-    becomes a finding."""
+    becomes a finding.
+
+    Attributes:
+        sees_reads: whether it is to be told of partitions that are read, of which there are many.
+    """
+
+    sees_reads: bool
 
     def attempt_started(self, worker: str, deployment: TaskDeployment, at_s: float) -> None:
         """A task process has begun with an attempt; `worker` is the TaskManager's host."""

@@ -23,12 +23,14 @@ from holdover.coordination.leader import LeaderService
 from holdover.errors import HoldoverError
 from holdover.ids import AttemptKey
 from holdover.runtime import Runtime
+from holdover.v1 import common_pb2
 from holdover.v1.common_pb2 import FinishedExecution
 from holdover.v1.taskmanager_pb2 import TaskDeployment
 from simulator.cluster import JOBS_DIRECTORY, ClusterSettings, Node, SimulatedCluster
 from simulator.cluster_view import SimulatedClusterView, leader_view
 from simulator.faults import LEADER_HOST, FaultInjector
 from simulator.invariants import Invariants
+from simulator.invariants.stored import archived
 from simulator.invariants.view import ErrorLogged, SubmittedJob
 from simulator.quantities import Constant, Distribution, Exponential, Lognormal, Uniform
 from simulator.record import AttemptEnd, RunRecord
@@ -47,6 +49,8 @@ _LOOK_INTERVAL_S = 0.5
 _LOOKS_MAX = 400
 #: Beyond what the options say: silence on a connection is found by then.
 _KEEPALIVE_S = 40.0
+#: How often an operator looks for parked jobs after healing.
+_OPERATOR_INTERVAL_S = 5.0
 #: How long a client asks for what it wants to know after the run.
 _LAST_QUESTIONS_S = 60.0
 
@@ -131,7 +135,9 @@ class SimulatedRun:
         if not injecting.cancelled():
             injecting.result()
         self.injector.heal_all()
+        retrying = client_process.spawn(self._retry_parked_jobs(client))
         await self._settle()
+        retrying.cancel()
         looking.cancel()
         await asyncio.wait([looking])
         if not looking.cancelled():
@@ -170,8 +176,17 @@ class SimulatedRun:
                     partitions += len(execution.partitions)
                     n_bytes += sum(partition.data_bytes for partition in execution.partitions)
         self.recorder.held(self.world.now_s, partitions, n_bytes)
+        # A leader that dies as soon as a job's end is stored never says so.
+        for job_id, ended in self._ended.items():
+            if not ended and archived(self.view, job_id) is not None:
+                self._job_has_ended(job_id)
         if self._checked:
             self.invariants.check()
+
+    def _job_has_ended(self, job_id: str) -> None:
+        self._ended[job_id] = True
+        if all(self._ended.values()):
+            self._all_ended.set()
 
     async def _settle(self) -> None:
         """After healing: wait until nothing is wrong any more, or time is over."""
@@ -181,6 +196,17 @@ class SimulatedRun:
                 return
             await asyncio.sleep(_LOOK_INTERVAL_S)
         self.invariants.end()
+
+    async def _retry_parked_jobs(self, client: Client) -> None:
+        """What an operator does once the cluster is well again."""
+        while True:
+            try:
+                for status in await client.list_jobs():
+                    if status.state == common_pb2.JOB_STATE_PARKED:
+                        await client.retry(status.job_id)
+            except HoldoverError as error:
+                self.world.trace.note("world", "cannot retry a job yet", type(error).__name__)
+            await asyncio.sleep(_OPERATOR_INTERVAL_S)
 
     async def _ask_for_jobs(self, client: Client) -> None:
         try:
@@ -257,9 +283,7 @@ class SimulatedRun:
         text = " ".join(f"{key}={value}" for key, value in fields.items())
         self.world.trace.note(process, f"log {line.levelname} {event}", text)
         if event == "job ended":
-            self._ended[str(fields["job"])] = True
-            if all(self._ended.values()):
-                self._all_ended.set()
+            self._job_has_ended(str(fields["job"]))
         if line.levelno >= logging.ERROR and self._checked:
             exception = line.exc_info[1] if line.exc_info else None
             text = "" if exception is None else repr(exception)
@@ -321,6 +345,8 @@ class SimulatedRun:
 
 class _Recording:
     """Tells the recorder of attempts. An `Observer`."""
+
+    sees_reads = False
 
     def __init__(self, recorder: RunRecorder, world: World) -> None:
         self._recorder = recorder

@@ -48,6 +48,8 @@ FINDINGS_MAX = 50
 class Invariants:
     """All invariants of one run. An `Observer`."""
 
+    sees_reads = True
+
     def __init__(self, view: ClusterView, source: random.Random) -> None:
         """`source` draws where logs are cut."""
         self.findings: list[Finding] = []

@@ -12,13 +12,12 @@ What belongs to which process: `arrive` and all that is called from it run as th
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from simulator.world.links import ConnectionLost, silence_ends_s
+from simulator.world.links import silence_ends_s
 from simulator.world.loop import ReadyHandle
 from simulator.world.process import Process, ProcessState
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from simulator.world.network import SimulatedNetwork
     from simulator.world.server import SimulatedServer
     from simulator.world.servicer import ServedCall
+    from simulator.world.transfers import Transfer
 
 #: Virtual seconds by which a timer may be early, for the rounding of clock rates.
 _TIMER_PRECISION_S = 1e-9
@@ -323,58 +323,3 @@ class Connection:
             self.break_server()
             if self.client_open:
                 self.down.post(0, self.break_client, "Connection reset by peer")
-
-
-class Transfer:
-    """Bytes of the data plane on a connection of their own."""
-
-    def __init__(self, source: Node, target: Node) -> None:
-        self.network = source.network
-        self.direction = Direction(self, source, target)
-        self.arrived: asyncio.Future[None] = self.network.loop.create_future()
-        self._ends = (source, target)
-        for node in self._ends:
-            node.peers[self] = None
-
-    async def run(self, n_bytes: int) -> None:
-        """See `SimulatedNetwork.transfer`."""
-        try:
-            send = self.direction.hold if self.direction.silent() else self.direction.post
-            send(n_bytes, self._done)
-            await self.arrived
-        finally:
-            self.direction.forget()
-            self.network.stalled.pop(self, None)
-            for node in self._ends:
-                node.peers.pop(self, None)
-
-    def _done(self) -> None:
-        if not self.arrived.done():
-            self.arrived.set_result(None)
-
-    def _fail(self, reason: str) -> None:
-        if not self.arrived.done():
-            self.arrived.set_exception(ConnectionLost(reason))
-
-    def node_ended(self, node: Node) -> None:
-        """One end has died; the other finds out, at once or after a silence."""
-        source, target = self._ends
-        other = target if node is source else source
-        other.peers.pop(self, None)
-        links, now_s = self.network.links, self.network.loop.now_s
-        if links.blocked(node.port, other.port):
-            wait_s = self.network.keepalive_s
-        else:
-            wait_s = links.latency_s(node.port, other.port, now_s)
-        other.at(now_s + wait_s, self._fail, f"{node.process.name} has ended")
-
-    def begin_silence(self) -> None:
-        """The way is cut."""
-        give_up_s = self.network.loop.now_s + self.network.keepalive_s
-        for node in self._ends:
-            node.at(give_up_s, self._give_up, give_up_s)
-
-    def _give_up(self, after_s: float) -> None:
-        heard_s = self.direction.heard_s
-        if self in self.network.stalled and heard_s <= after_s - self.network.keepalive_s:
-            self._fail("nothing was heard of the other side for too long")

@@ -22,6 +22,7 @@ import errno
 import posixpath
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, TypeVar
 
 from simulator.world.disk_faults import DiskFaults, disk_error
@@ -32,6 +33,10 @@ Unsynced = Literal["dropped", "zeroed", "torn"]
 
 #: Names of one directory whose change can still be lost; older changes are on the medium.
 UNSYNCED_NAMES_MAX = 1024
+#: Paths whose parts are remembered.
+_PATHS_KEPT_MAX = 1 << 16
+#: What may stand behind the last slash of a path, and names nothing.
+_NO_NAMES = ("", ".", "..")
 
 
 class PowerLoss(Exception):
@@ -126,11 +131,12 @@ def finish(steps: Steps[ResultT]) -> ResultT:
             return result
 
 
-def path_parts(path: str) -> list[str]:
+@lru_cache(maxsize=_PATHS_KEPT_MAX)
+def path_parts(path: str) -> tuple[str, ...]:
     """The names of an absolute path."""
     if not path.startswith("/"):
         raise ValueError(f"paths are absolute, not {path!r}")
-    return [part for part in posixpath.normpath(path).split("/") if part]
+    return tuple(part for part in posixpath.normpath(path).split("/") if part)
 
 
 def survivor_of(unsynced: Unsynced) -> Callable[[bytes], bytes]:
@@ -290,8 +296,21 @@ class Medium:
 
     def node(self, path: str) -> Node:
         """What a path stands for; the `OSError` says why it is nothing."""
+        directory, _, name = path.rpartition("/")
+        if not directory or name in _NO_NAMES:
+            return self._below(path_parts(path), path)
+        # Directories are few, and their paths are split once; files are many.
+        node = self._below(path_parts(directory), path)
+        if isinstance(node, FileNode):
+            raise disk_error(errno.ENOTDIR, path)
+        below = node.entries.get(name)
+        if below is None:
+            raise disk_error(errno.ENOENT, path)
+        return below
+
+    def _below(self, names: tuple[str, ...], path: str) -> Node:
         node: Node = self.root
-        for name in path_parts(path):
+        for name in names:
             if isinstance(node, FileNode):
                 raise disk_error(errno.ENOTDIR, path)
             below = node.entries.get(name)

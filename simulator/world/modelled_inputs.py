@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from holdover.ids import AttemptKey, partition_name
@@ -25,7 +26,7 @@ from shuffle.survey import SURVEY_TIMEOUT_S
 from simulator.observer import PartitionRead
 from simulator.world.links import ConnectionLost
 from simulator.world.partitions import FoundPartition, ModelledPartitionServer, partition_on
-from simulator.world.process import Process, ProcessState
+from simulator.world.process import Process
 from simulator.world.rows import Rows
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
 
 #: What asking for one partition takes on the way.
 _REQUEST_BYTES = 100
+_NAMES_KEPT_MAX = 1 << 16
 _RETRY_PAUSE_FIRST_S = 0.05
 _RETRY_PAUSE_MAX_S = 1.0
+_CALL_TIMEOUT_S = FetchLimits().call_timeout_s
 
 
 @dataclass(slots=True)
@@ -105,11 +108,12 @@ class InputFetcher:
     def _calls(self, gate: InputGate) -> Iterator[_Call]:
         """One for each holder, in the order in which the holders are listed."""
         names: dict[int, list[str]] = {}
+        job, vertex, output = self._key.job_id, gate.source_vertex_id, gate.source_output
         for subtask, attempt, epoch, location in zip(
             gate.subtasks, gate.attempts, gate.epochs, gate.location_indexes, strict=True
         ):
-            producer = AttemptKey(self._key.job_id, gate.source_vertex_id, subtask, attempt, epoch)
-            names.setdefault(location, []).append(partition_name(producer, gate.source_output))
+            name = _name_of(job, vertex, output, subtask, attempt, epoch)
+            names.setdefault(location, []).append(name)
         for location, held in names.items():
             address = gate.locations[location].data_address
             yield _Call(gate.input, address, held, gate.first_subpartition, gate.end_subpartition)
@@ -121,9 +125,7 @@ class InputFetcher:
         pause_s = _RETRY_PAUSE_FIRST_S
         while True:
             try:
-                found = await self._ask(call)
-                await self._transfer(call, found)
-                return found
+                return await self._ask(call)
             except ConnectionLost as error:
                 if loop.time() - began_s >= self._retry_timeout_s:
                     raise PartitionUnreachable(call.names[0], call.address, str(error)) from error
@@ -133,19 +135,21 @@ class InputFetcher:
     async def _ask(self, call: _Call) -> list[FoundPartition]:
         if call.address == self._run.data_address:
             found = self._find_here(call)
-        else:
-            holder, server = self._holder(call.address)
-            request_bytes = _REQUEST_BYTES * len(call.names)
-            try:
-                async with asyncio.timeout(FetchLimits().call_timeout_s):
-                    await self._world.network.transfer(self._process, holder, request_bytes)
-            except TimeoutError as error:
-                raise ConnectionLost(f"{call.address} gives no answer") from error
-            if holder.state is not ProcessState.RUNNING:
-                raise ConnectionLost(f"{call.address} gives no answer")
-            found = server.find(call.names, call.first, call.end)
-        self._tell(call, found)
-        return found
+            self._tell(call, found)
+            return found
+        holder, server = self._holder(call.address)
+        answers: list[FoundPartition] = []
+
+        def answer() -> int:
+            answers.extend(server.find(call.names, call.first, call.end))
+            self._tell(call, answers)
+            return sum(partition.bytes for partition in answers)
+
+        request_bytes = _REQUEST_BYTES * len(call.names)
+        await self._world.network.exchange(
+            self._process, holder, request_bytes, answer, _CALL_TIMEOUT_S
+        )
+        return answers
 
     def _find_here(self, call: _Call) -> list[FoundPartition]:
         storage = self._world.storages.of(self._process.host)
@@ -154,12 +158,6 @@ class InputFetcher:
             partition_on(storage, name, partition_base(directory, name), call.first, call.end)
             for name in call.names
         ]
-
-    async def _transfer(self, call: _Call, found: Sequence[FoundPartition]) -> None:
-        n_bytes = sum(partition.bytes for partition in found)
-        if call.address != self._run.data_address and n_bytes:
-            holder, _ = self._holder(call.address)
-            await self._world.network.transfer(holder, self._process, n_bytes)
 
     def _holder(self, address: str) -> tuple[Process, ModelledPartitionServer]:
         listener = self._world.network.listener(address)
@@ -183,11 +181,17 @@ class InputFetcher:
         return lost
 
     def _tell(self, call: _Call, found: Sequence[FoundPartition]) -> None:
-        if not self._world.observers:
-            return
-        reads = [
-            PartitionRead(self._key, partition.name, call.address, not partition.lost)
-            for partition in found
-        ]
-        for observer in self._world.observers:
-            observer.partitions_read(reads)
+        observers = [observer for observer in self._world.observers if observer.sees_reads]
+        if observers:
+            reads = [
+                PartitionRead(self._key, partition.name, call.address, not partition.lost)
+                for partition in found
+            ]
+            for observer in observers:
+                observer.partitions_read(reads)
+
+
+@lru_cache(maxsize=_NAMES_KEPT_MAX)
+def _name_of(job: str, vertex: str, output: int, subtask: int, attempt: int, epoch: int) -> str:
+    """Many attempts read the same partitions."""
+    return partition_name(AttemptKey(job, vertex, subtask, attempt, epoch), output)

@@ -22,11 +22,12 @@ import grpc.aio
 from holdover.runtime.errors import AddressInUse, AddressUnavailable
 from holdover.runtime.network import Server, split_address
 from simulator.world.channel import SimulatedChannel
-from simulator.world.connection import Connection, Direction, Node, Transfer
+from simulator.world.connection import Connection, Direction, Node
 from simulator.world.links import ConnectionLost, Links, LinkSettings
 from simulator.world.loop import VirtualLoop
 from simulator.world.process import Host, Process, ProcessState
 from simulator.world.server import SimulatedServer
+from simulator.world.transfers import Exchange, Transfer
 
 if TYPE_CHECKING:
     from simulator.world.world import World
@@ -232,6 +233,25 @@ class SimulatedNetwork:
         self.note(source.name, "transfer", f"{n_bytes} to {target.name}")
         await Transfer(self.node(source), self.node(target)).run(n_bytes)
 
+    async def exchange(
+        self,
+        client: Process,
+        server: Process,
+        n_bytes: int,
+        answer: Callable[[], int],
+        timeout_s: float,
+    ) -> None:
+        """Send a request of so many bytes; returns when its answer has arrived.
+
+        `answer` is called as the server when the request has arrived, which it must within the
+        timeout, and tells the bytes of the answer. Awaited by the client. Raises `ConnectionLost`
+        as `transfer` does, and when the time is over.
+        """
+        if not client.alive or not server.alive:
+            raise ConnectionLost(f"{(server if client.alive else client).name} has ended")
+        self.note(client.name, "transfer", f"{n_bytes} to {server.name}")
+        await Exchange(self.node(client), self.node(server), answer, timeout_s).run(n_bytes)
+
     # ------------------------------------------------------------------ faults
 
     def cut(self, sources: Sequence[Host], targets: Sequence[Host], *, both: bool) -> int:
@@ -313,7 +333,7 @@ class SimulatedNetwork:
 
 
 def _directions(owner: Connection | Transfer) -> tuple[Direction, ...]:
-    return (owner.up, owner.down) if isinstance(owner, Connection) else (owner.direction,)
+    return (owner.up, owner.down) if isinstance(owner, Connection) else owner.directions
 
 
 def _interrupted(owner: Connection | Transfer) -> bool:

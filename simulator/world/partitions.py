@@ -10,8 +10,7 @@ disk, several calls for one partition, blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdover.runtime import PartitionLookup, PartitionServer
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX
@@ -23,10 +22,9 @@ if TYPE_CHECKING:
     from simulator.world.world import World
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPartition:
-    """What a holder has of a partition: its rows of the range that was asked for and their bytes,
-    or why it is lost.
+class FoundPartition(NamedTuple):
+    """What a holder has of a partition: its rows of the range that was asked for (which are not to
+    be changed) and their bytes, or why it is lost.
     """
 
     name: str
@@ -68,14 +66,13 @@ class ModelledPartitionServer:
     def find(self, names: Sequence[str], first: int, end: int) -> list[FoundPartition]:
         """Subpartitions `first <= s < end` of each partition."""
         storage = self._world.storages.of(self._process.host)
-        found = []
-        for name in names:
-            base = self._lookup(name)
-            if base is None:
-                found.append(FoundPartition(name, Rows(), 0, "no finished partition of this name"))
-            else:
-                found.append(partition_on(storage, name, base, first, end))
-        return found
+        lookup = self._lookup
+        return [
+            partition_on(storage, name, base, first, end)
+            if (base := lookup(name)) is not None
+            else FoundPartition(name, Rows(), 0, "no finished partition of this name")
+            for name in names
+        ]
 
 
 def partition_on(

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import lru_cache
+from itertools import accumulate, pairwise
 
 from holdover.ids import AttemptKey
 from holdover.jobgraph.workload_draws import order_shift, row_bytes_until
@@ -26,6 +28,9 @@ _HEAD_WORDS = 7
 _ENTRY_WORDS = 3
 _HASH_FACTOR = 0x9E3779B97F4A7C15
 _WORD_MASK = (1 << 64) - 1
+
+#: Partitions whose content is kept in its form for reading.
+_PARTITIONS_KEPT_MAX = 1 << 16
 
 _ATTEMPT_BITS = 16
 _EPOCH_BITS = 16
@@ -160,37 +165,67 @@ def index_checksum(index: bytes) -> int:
     return zlib.crc32(index)
 
 
-def read_rows(index: bytes, data: bytes, first: int, end: int) -> tuple[Rows, int]:
-    """Rows and bytes of subpartitions `first <= s < end`. Raises DamagedRows."""
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """A partition as its files describe it.
+
+    Attributes:
+        subpartitions: how many it has.
+        data_bytes: as in `ModelledPartition`.
+        rows: all of them, by subpartition.
+        targets: the subpartitions that have rows, ascending.
+        row_ends: for each of `targets`, how many rows there are up to its end.
+        byte_ends: likewise for bytes.
+    """
+
+    subpartitions: int
+    data_bytes: int
+    rows: Rows
+    targets: array[int]
+    row_ends: array[int]
+    byte_ends: array[int]
+
+    def part(self, first: int, end: int) -> tuple[Rows, int]:
+        """Rows and bytes of subpartitions `first <= s < end`; the rows are not to be changed."""
+        if not self.targets:
+            total, count = self.data_bytes, self.subpartitions
+            return self.rows, total * end // count - total * first // count
+        low, high = bisect_left(self.targets, first), bisect_left(self.targets, end)
+        if low == high:
+            return _NO_ROWS, 0
+        start, from_byte = (self.row_ends[low - 1], self.byte_ends[low - 1]) if low else (0, 0)
+        until = self.row_ends[high - 1]
+        rows = Rows(self.rows.ids[start:until], self.rows.makers[start:until])
+        return rows, self.byte_ends[high - 1] - from_byte
+
+
+#: Never changed.
+_NO_ROWS = Rows()
+
+
+@lru_cache(maxsize=_PARTITIONS_KEPT_MAX)
+def stored_partition(index: bytes, data: bytes) -> StoredPartition:
+    """What these files hold. Raises DamagedRows. Many read one partition, about at one time."""
     words = _checked_index(index)
-    _, checksum, subpartitions, data_bytes, n_rows, n_makers, n_entries = words[:_HEAD_WORDS]
+    _, checksum, subpartitions, data_bytes, n_rows, _, n_entries = words[:_HEAD_WORDS]
     if zlib.crc32(data) != checksum:
         raise DamagedRows("the data is not what the index describes")
-    if not n_entries:
-        n_bytes = data_bytes * end // subpartitions - data_bytes * first // subpartitions
-        return Rows(), n_bytes
-    start = until = n_bytes = 0
-    position = 0
-    for entry in range(_HEAD_WORDS, _HEAD_WORDS + n_entries * _ENTRY_WORDS, _ENTRY_WORDS):
-        subpartition, rows, size = words[entry : entry + _ENTRY_WORDS]
-        if subpartition >= end:
-            break
-        if subpartition < first:
-            start = position + rows
-        else:
-            n_bytes += size
-        position += rows
-        until = position
-    return Rows(
-        _words(data, start, until),
-        _words(data, n_rows + start, n_rows + until) if n_makers else array("q"),
-    ), n_bytes
+    entries_end = _HEAD_WORDS + n_entries * _ENTRY_WORDS
+    numbers = array("q")
+    numbers.frombytes(data)
+    return StoredPartition(
+        subpartitions,
+        data_bytes,
+        Rows(numbers[:n_rows], numbers[n_rows:]),
+        words[_HEAD_WORDS:entries_end:_ENTRY_WORDS],
+        array("q", accumulate(words[_HEAD_WORDS + 1 : entries_end : _ENTRY_WORDS])),
+        array("q", accumulate(words[_HEAD_WORDS + 2 : entries_end : _ENTRY_WORDS])),
+    )
 
 
-def _words(data: bytes, start: int, end: int) -> array[int]:
-    words = array("q")
-    words.frombytes(data[start * _WORD_BYTES : end * _WORD_BYTES])
-    return words
+def read_rows(index: bytes, data: bytes, first: int, end: int) -> tuple[Rows, int]:
+    """Rows and bytes of subpartitions `first <= s < end`. Raises DamagedRows."""
+    return stored_partition(index, data).part(first, end)
 
 
 def _checked_index(index: bytes) -> array[int]:

@@ -52,6 +52,7 @@ class Seen:
     ends: list[str] = field(default_factory=list)
     reads: list[PartitionRead] = field(default_factory=list)
     starts_s: list[float] = field(default_factory=list)
+    sees_reads: bool = True
 
     def attempt_started(self, worker: str, deployment: TaskDeployment, at_s: float) -> None:
         self.starts_s.append(at_s)
