@@ -17,7 +17,9 @@ function measurePlot(measure, groups, series, valueOf) {
   const x = (i, s) => left + ((i + 0.5 + (s - (series.length - 1) / 2) * 0.16) / groups.length) * (width - left - right);
   const y = (value) => height - bottom - (value / most) * (height - top - bottom);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "plot-small", role: "img", "aria-label": plotText(measure, groups, series, valueOf) });
-  for (let value = 0; value <= most * 1.001; value += niceStep(most, 4, unitOf(text, most))) {
+  const fine = niceStep(most, 4, unitOf(text, most));
+  const step = text === countText ? Math.max(1, fine) : fine;
+  for (let value = 0; value <= most * 1.001; value += step) {
     picture.append(svg("line", { x1: left, x2: width - right, y1: y(value), y2: y(value), class: "grid" }),
       svg("text", { x: left - 6, y: y(value) + 3.5, "text-anchor": "end" }, value ? text(value).replace(/\.0 /, " ") : "0"));
   }

@@ -26,7 +26,7 @@ function runName(summary) {
 
 // The last words of an option's key are enough where all are listed in full elsewhere.
 function shortOption(name) {
-  return name.split(".").slice(-2).join(".");
+  return name.split(".").slice(-3).join(".");
 }
 
 function runHeader(summary) {
