@@ -109,6 +109,11 @@ async def _mark(disk: Disk, job_id: str, output_directory: str) -> None:
 
 
 async def remove_staging(disk: Disk, job_id: str, output_directories: Iterable[str]) -> None:
-    """Delete what attempts of the job have staged; an output directory that is then empty stays."""
+    """Delete what attempts of the job have staged; an output directory that is then empty stays.
+
+    When this returns it is durable: nobody looks there again once the job's end is recorded.
+    """
     for directory in output_directories:
         await disk.remove_tree(staging_directory(directory, job_id), missing_ok=True)
+        if await disk.stat(directory) is not None:
+            await disk.sync_directory(directory)

@@ -19,7 +19,9 @@ from simulator.scenario import Scenario
 from simulator.swarm_faults import FaultDraw, between, rounded
 
 #: Drawn jobs are cut down to about this much work on the slots of their cluster.
-WORK_S_MAX = 25.0
+WORK_S_MAX = 30.0
+#: By then a run is healed; what it still has to do after that is bounded too.
+DURATION_S_MAX = 150.0
 _RESTARTS = "1000000"
 
 _Fields = dict[str, Any]
@@ -45,7 +47,7 @@ def draw_scenario(seed: int) -> Scenario:
             "options": _draw_options(chance),
             "faults": draw.faults(),
             "network": _draw_network(chance),
-            "duration_max": 3_600.0,
+            "duration_max": DURATION_S_MAX,
         }
     )
 
@@ -73,8 +75,8 @@ def _draw_cluster(chance: random.Random) -> _Fields:
         "lease_ttl": between(chance, 1.0, 6.0),
         "jobmanager_start": between(chance, 0.1, 1.5),
         "taskmanager_start": between(chance, 0.1, 3.0),
-        "jobmanager_restart": between(chance, 0.2, 6.0),
-        "taskmanager_restart": ("never" if chance.random() < 0.3 else between(chance, 0.2, 10.0)),
+        "jobmanager_restart": between(chance, 0.2, 5.0),
+        "taskmanager_restart": ("never" if chance.random() < 0.2 else between(chance, 0.2, 8.0)),
     }
 
 
@@ -142,7 +144,7 @@ def _draw_job(chance: random.Random, number: int, slots: int) -> _DrawnJob:
                 _stage_fields(chance, f"s{position}", inputs, exchange, parallelism),
                 parallelism,
                 width,
-                between(chance, 0.05, 4.0),
+                between(chance, 0.05, 8.0),
                 chance.choice(("constant", "uniform", "exponential", "lognormal")),
             )
         )
@@ -199,15 +201,15 @@ def _job_fields(job: _DrawnJob) -> _Fields:
 
 def _draw_options(chance: random.Random) -> dict[str, str]:
     """Options that shape recovery, each now and then at an end of its range."""
-    heartbeat_s = between(chance, 0.5, 3.0)
-    wait_s = between(chance, 1.0, 15.0)
+    heartbeat_s = between(chance, 0.5, 2.0)
+    wait_s = between(chance, 0.5, 12.0)
     buffer = chance.choice(("1 b", "300 b", "4 kb", "1 mb"))
     return {
         "heartbeat.interval": f"{heartbeat_s} s",
         "heartbeat.timeout": f"{rounded(heartbeat_s * chance.uniform(2.0, 6.0))} s",
         "heartbeat.rpc-failure-threshold": chance.choice(("-1", "1", "2", "2", "5")),
         "rpc.call-timeout": _seconds(chance, 1.0, 10.0),
-        "taskmanager.registration.timeout": f"{rounded(wait_s * chance.uniform(1.1, 8.0))} s",
+        "taskmanager.registration.timeout": _seconds(chance, 1.05 * wait_s, 5 * wait_s),
         "taskmanager.registration.max-backoff": _seconds(chance, 0.2, 3.0),
         "taskmanager.registration.call-timeout": _seconds(chance, 1.0, 10.0),
         "task.cancellation.timeout": _seconds(chance, 0.2, 3.0),

@@ -1,4 +1,8 @@
-"""The faults of a swarm run, as fields of a scenario. See `simulator.swarm`."""
+"""The faults of a swarm run, as fields of a scenario. See `simulator.swarm`.
+
+Most runs lose their leader, several times, while their jobs run; and around each loss TaskManagers
+go, come back, are cut off or lose files. Beside that there are faults of all kinds at any time.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-FAULTS_MAX = 8
+FAULTS_MAX = 16
+#: Leaders that a run loses, and faults around each loss.
+LOSSES_MAX = 6
+COMPANIONS_MAX = 3
 
 _Fields = dict[str, Any]
 
@@ -44,21 +51,83 @@ class FaultDraw:
         weights = {kind: 2.0 ** chance.uniform(-5, 5) for kind in _KINDS if chance.random() < 0.6}
         if self._cluster["leader"] != "service":
             weights.pop("leader-service-down", None)
-        if not weights:
-            return []
-        faults = []
-        for number in range(chance.randint(0, FAULTS_MAX)):
-            kind = chance.choices(list(weights), list(weights.values()))[0]
-            fault = {"kind": kind, "id": f"f{number}", **_KINDS[kind](self), **self._moment()}
-            if chance.random() < 0.1:
-                fault |= {"repeat": chance.randint(2, 4), "every": between(chance, 0.2, 10.0)}
-            faults.append(fault)
-            self._ids.append(fault["id"])
-        return faults
+        faults: list[_Fields] = []
+        if chance.random() < 0.85:
+            self._lose_leaders(faults, chance.randint(1, LOSSES_MAX))
+        if weights:
+            for _ in range(chance.randint(0, 7)):
+                kind = chance.choices(list(weights), list(weights.values()))[0]
+                self._add(faults, kind, _KINDS[kind](self), self._moment())
+        return faults[:FAULTS_MAX]
+
+    def _add(self, faults: list[_Fields], kind: str, fields: _Fields, moment: _Fields) -> str:
+        fault = {"kind": kind, "id": f"f{len(faults)}", **fields, **moment}
+        if self._chance.random() < 0.1:
+            every = between(self._chance, 0.2, 10.0)
+            fault |= {"repeat": self._chance.randint(2, 4), "every": every}
+        faults.append(fault)
+        self._ids.append(fault["id"])
+        return str(fault["id"])
+
+    def _lose_leaders(self, faults: list[_Fields], losses: int) -> None:
+        """Leaders are lost, each some time in the work, or while it recovers from the last loss;
+        a few runs kill everybody at once."""
+        chance = self._chance
+        kinds = [kind for kind in _LOSSES if chance.random() < 0.7] or ["crash"]
+        companions = [kind for kind in _COMPANIONS if chance.random() < 0.5] or ["crash"]
+        everybody = chance.random() < 0.15
+        lost: str | None = None
+        for _ in range(losses):
+            kind = chance.choice(kinds)
+            moment = self._moment_of_loss(lost)
+            lost = self._add(faults, kind, self._loss(kind), moment)
+            if everybody and chance.random() < 0.7:
+                fields = {"victims": "all", "restart_after": between(chance, 0.05, 8.0)}
+                at_once = chance.choice((0.0, 0.001, 0.3))
+                self._add(faults, "crash", fields, {"when": {"fault": lost, "after": at_once}})
+            for _ in range(chance.randint(0, COMPANIONS_MAX) if chance.random() < 0.7 else 0):
+                kind = chance.choice(companions)
+                after = {"fault": lost, "after": between(chance, 0.001, 8.0)}
+                self._add(faults, kind, self._companion(kind), {"when": after})
+
+    def _moment_of_loss(self, last: str | None) -> _Fields:
+        chance = self._chance
+        if last is not None and chance.random() < 0.5:
+            return {"when": {"fault": last, "after": between(chance, 0.05, 12.0)}}
+        if last is not None and chance.random() < 0.5:
+            return {"when": {"job": "RECONCILING", "after": between(chance, 0.001, 5.0)}}
+        return self._moment()
+
+    def _loss(self, kind: str) -> _Fields:
+        """How a leader is lost."""
+        chance = self._chance
+        if kind == "pause":
+            return {"victims": "leader", "for": between(chance, 0.5, 20.0)}
+        if kind == "cut":
+            other = "all"
+            if self._cluster["leader"] == "service" and chance.random() < 0.5:
+                other = "leader-service"
+            pair = ["leader", other] if chance.random() < 0.5 else [other, "leader"]
+            for_s = between(chance, 0.5, 20.0)
+            return {"between": pair, "one_way": chance.random() < 0.3, "for": for_s}
+        victims = "jobmanagers" if chance.random() < 0.2 else "leader"
+        return {"victims": "leader" if kind == "cut-log" else victims, **self._restart(8.0)}
+
+    def _companion(self, kind: str) -> _Fields:
+        """What happens to TaskManagers around a leader's loss."""
+        if kind in ("crash", "stop", "power-loss"):
+            return {"victims": self._taskmanagers(), **self._restart(8.0)}
+        if kind == "cut":
+            pair = [self._taskmanagers(), "jobmanagers"]
+            for_s = between(self._chance, 0.05, 10.0)
+            return {"between": pair, "one_way": self._chance.random() < 0.3, "for": for_s}
+        if kind == "pause":
+            return {"victims": self._taskmanagers(), "for": between(self._chance, 0.05, 10.0)}
+        return _KINDS[kind](self)
 
     def _moment(self) -> _Fields:
         chance = self._chance
-        form = chance.choice(("at", "at", "at", "stage", "job", "fault"))
+        form = chance.choice(("at", "at", "stage", "stage", "job", "fault"))
         if form == "fault" and self._ids:
             after = between(chance, 0.001, 8.0)
             return {"when": {"fault": chance.choice(self._ids), "after": after}}
@@ -66,7 +135,9 @@ class FaultDraw:
             job = chance.choice(list(self._stages))
             stage = chance.choice(self._stages[job])
             finished = chance.choice((0.01, 0.3, 0.5, 0.8, 1.0))
-            return {"when": {"stage": stage, "finished": finished, "of": job}}
+            after = chance.choice((0.0, 0.0, between(chance, 0.001, 3.0)))
+            when = {"stage": stage, "finished": finished, "of": job, "after": after}
+            return {"when": when}
         if form == "job":
             state = chance.choice(("RUNNING", "RECONCILING", "RECONCILING", "FINISHED"))
             return {"when": {"job": state, "after": between(chance, 0.001, 3.0)}}
@@ -92,10 +163,10 @@ class FaultDraw:
     def _disk(self) -> str:
         return "shared-storage" if self._chance.random() < 0.2 else self._anyone()
 
-    def _restart(self) -> _Fields:
+    def _restart(self, seconds_max: float = 20.0) -> _Fields:
         if self._chance.random() < 0.5:
             return {}
-        return {"restart_after": between(self._chance, 0.05, 20.0)}
+        return {"restart_after": between(self._chance, 0.05, seconds_max)}
 
     def ended(self) -> _Fields:
         """A process or host that ends, and is started again some time."""
@@ -206,3 +277,10 @@ _KINDS: dict[str, Callable[[FaultDraw], _Fields]] = {
     "lose-partitions": FaultDraw.lost_partitions,
     "cut-log": FaultDraw.cut_log,
 }
+#: Kinds of fault by which a leader is lost, and those that happen around its loss.
+_LOSSES = ("crash", "crash", "stop", "power-loss", "pause", "cut", "cut-log")
+_COMPANIONS = (
+    *("crash", "stop", "power-loss", "cut", "pause"),
+    *("kill-task", "lose-partitions", "slow-link", "lose-packets"),
+    *("disk-error", "disk-full", "slow-disk"),
+)

@@ -15,6 +15,8 @@ _OWN_SIGNALS_MAX = 1_000
 _OTHER_TIMERS_MAX = 8
 _OTHER_REPORTS_MAX = 16
 _MESSAGES_PER_PROCESS_MAX = 100
+#: What processes that have just died had sent.
+_MESSAGES_OF_THE_DEAD_MAX = 1_000
 
 
 class QueuesAreBounded(Invariant):
@@ -35,7 +37,7 @@ class QueuesAreBounded(Invariant):
             yield from _order_queues(leader)
         for worker in self.view.workers():
             yield from _worker_queues(worker)
-        bound = _MESSAGES_PER_PROCESS_MAX * self.view.processes
+        bound = _MESSAGES_OF_THE_DEAD_MAX + _MESSAGES_PER_PROCESS_MAX * self.view.processes
         yield "messages on the network", self.view.messages_in_flight, bound
 
 

@@ -139,3 +139,15 @@ async def test_staging_of_another_job_is_not_touched() -> None:
     await remove_staging(disk, "job", OUTPUTS)
     assert [entry.name for entry in await disk.list_directory("/out/a")] == [".staging-other"]
     assert await foreign_file(disk, OUTPUTS) is None
+
+
+async def test_staging_that_was_removed_does_not_come_back_with_the_power() -> None:
+    disk = SimulatedStorage()
+    await staged(disk)
+    for path in OUTPUTS:
+        await disk.sync_directory(path)
+    await remove_staging(disk, "job", [*OUTPUTS, "/out/never-made"])
+    disk.power_loss()
+    disk.power_on()
+    for path in OUTPUTS:
+        assert await disk.list_directory(path) == []

@@ -104,7 +104,7 @@ def test_queues_within_their_bounds_are_right_and_longer_ones_are_found() -> Non
     queues = (OrderQueue("tm-0", 5_000, 2),)
     cluster.leading = [replace(leader, jobs=(grown,), queues=queues)]
     cluster.living = [worker(reports=20_000, occupants=(attempt("s", 0), attempt("s", 1)))]
-    cluster.messages_in_flight = 1_000
+    cluster.messages_in_flight = 2_000
     invariant.check()
     assert len(cluster.findings) == 8, cluster.findings
 
