@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, events_pb2, job_pb2
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
@@ -15,7 +16,7 @@ from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.failover import RestartStrategy
 from jobmanager.scheduler.reconciliation import WAIT_TIMER
 from jobmanager.scheduler.scheduler import Scheduler
-from jobmanager.scheduler.states import JobState
+from jobmanager.scheduler.states import ExecutionState, JobState
 from tests.doubles.scheduler_world import OPTIONS
 from tests.unit.jobmanager.scheduler.job_graphs import FORWARD, HASH, connect, sink, source, stage
 from tests.unit.jobmanager.scheduler.scenes import finished, initialized, replayed, state_changed
@@ -106,3 +107,27 @@ def test_all_readers_are_told_the_same_producers() -> None:
     assert len(gates) == WORKERS
     assert all(gate.subtasks == gates[0].subtasks for gate in gates)
     assert [len(gates[0].locations), len(gates[0].attempts)] == [WORKERS, PARALLELISM]
+
+
+def test_a_finished_subtask_costs_a_look_at_its_reader(looks: Counter[str]) -> None:
+    """However many subtasks its vertex has, and however many wait for slots."""
+    graph = replayed(large_job(), large_log()[:4])
+    scheduler = Scheduler(graph, 1, OPTIONS, RestartStrategy(3, 1))
+    for i in range(WORKERS):
+        scheduler.handle(sig.WorkerRegistered(f"tm-{i}", f"tm-{i}:1", refreshed=False))
+    scheduler.core.schedule_all()
+    slots = tuple(sig.SlotId(f"tm-{i}", 0) for i in range(WORKERS))
+    deployed = scheduler.handle(sig.SlotsGranted(slots)).actions
+    running = [a for a in deployed if isinstance(a, act.Deploy)]
+    assert len(running) == WORKERS
+    looks.clear()
+    for deploy in running:
+        key = AttemptKey.from_proto(deploy.deployment.attempt)
+        execution = common_pb2.FinishedExecution(attempt=key.to_proto())
+        execution.partitions.add(output=0, subpartition_bytes=[1])
+        report = sig.ExecutionReported(
+            deploy.slot.worker_id, key, ExecutionState.FINISHED, execution
+        )
+        scheduler.handle(report)
+    assert graph.vertices["s"].finished_count == WORKERS
+    assert sum(looks.values()) <= 6 * WORKERS, looks
