@@ -10,21 +10,27 @@ from collections.abc import Iterable
 from holdover.runtime import Disk
 from holdover.runtime.log import Log
 
-#: What an attempt may have left for one partition. The index goes first: without it the partition
-#: does not exist.
-_SUFFIXES = (".index", ".data", ".index.part", ".data.part")
+#: What a finished partition consists of. The index goes first: without it the partition does not
+#: exist.
+_FINISHED = (".index", ".data")
+#: What an attempt may have left that did not finish.
+_SUFFIXES = (*_FINISHED, ".index.part", ".data.part")
 
 _log = Log(__name__)
 
 
 async def delete_partition(disk: Disk, shuffle_directory: str, name: str) -> None:
     """Delete the files of a partition, finished or not; absent ones are fine. Raises `OSError`."""
-    for suffix in _SUFFIXES:
+    await _delete(disk, shuffle_directory, name, _SUFFIXES)
+
+
+async def _delete(disk: Disk, shuffle_directory: str, name: str, suffixes: Iterable[str]) -> None:
+    for suffix in suffixes:
         await disk.remove(posixpath.join(shuffle_directory, name) + suffix, missing_ok=True)
 
 
 class Deletions:
-    """Partitions that are served no longer. Never more than were held."""
+    """Finished partitions that are served no longer. Never more than were held."""
 
     def __init__(self, disk: Disk, shuffle_directory: str) -> None:
         self._disk = disk
@@ -49,6 +55,6 @@ class Deletions:
             while self._names:
                 name = self._names.popleft()
                 try:
-                    await delete_partition(self._disk, self._shuffle_directory, name)
+                    await _delete(self._disk, self._shuffle_directory, name, _FINISHED)
                 except OSError as error:
                     _log.error("cannot delete a partition", partition=name, error=error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections.abc import Coroutine
 from typing import Any
 
@@ -17,7 +18,6 @@ from holdover.runtime.log import Log
 from holdover.runtime.supervisor import Supervisor
 from holdover.v1 import taskmanager_pb2
 from holdover.v1.taskmanager_pb2_grpc import add_TaskExecutorServicer_to_server
-from shuffle.partition_name import partition_base
 from shuffle.partition_store import PartitionStore
 from taskmanager.executor_service import TaskExecutorService
 from taskmanager.task_executor import Identity, TaskExecutor
@@ -196,7 +196,8 @@ class TaskManager:
         """Called from the threads of the partition server."""
         if self._directory is None or not self._finished.serves(name):
             return None
-        return partition_base(self._directory.shuffle, name)
+        # Only names that were made here are served: there is nothing left to check in this one.
+        return posixpath.join(self._directory.shuffle, name)
 
     def _loop_ended(self, name: str, exception: BaseException) -> None:
         if not self.failed.done():
