@@ -2,21 +2,22 @@
 
 The model: a node is a machine with one process on it, which lives, dies and lives again. What a
 real process does before its service exists (interpreter, imports) is the node's start time; what
-an operator or a container engine does when a process ends is the node's restart delay. Everything
-else is the services' own code.
+an operator or a container engine does when a process ends is the node's restart delay. A leader
+service, where there is one, has a machine of its own. Everything else is the services' own code.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from holdover import __version__
 from holdover.client import Client
 from holdover.config import Configuration
+from holdover.coordination.file_leader import FileLeaderService
 from holdover.coordination.leader import LeaderService
 from holdover.runtime import Runtime
 from holdover.runtime.log import Log
@@ -24,17 +25,22 @@ from jobmanager.job_manager import FatalError, JobManager
 from jobmanager.job_master import JobMaster
 from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.signals import Signal
+from simulator.world.leader_service import SimulatedLeaderService
 from simulator.world.process import Host, Process, ProcessState
 from simulator.world.world import World
 from taskmanager.process import TaskManager
 
-Role = Literal["jobmanager", "taskmanager"]
+Role = Literal["jobmanager", "taskmanager", "leader-service"]
 
 JOBMANAGER_PORT = 6123
 STORAGE_DIRECTORY = "/shared/holdover"
 #: Of the cluster whose id is the default one.
 JOBS_DIRECTORY = f"{STORAGE_DIRECTORY}/default"
 LOCAL_DIRECTORY = "/local"
+#: Host and process of the leader service.
+LEADER_HOST = "leader-service"
+#: Until what has ended by itself is started after healing, where it never was before.
+_HEALED_RESTART_S = 1.0
 
 _log = Log(__name__)
 
@@ -56,6 +62,8 @@ class ClusterSettings:
     jobmanager_restart_s: float | None = 1.0
     taskmanager_restart_s: float | None = 1.0
     options: Mapping[str, str] = field(default_factory=dict)
+    #: None: JobManagers elect their leader by a locked file, and there is no leader service.
+    lease_ttl_s: float | None = None
 
 
 @dataclass(eq=False)
@@ -71,8 +79,10 @@ class Node:
     taskmanager: TaskManager | None = None
     #: Orders the present life to end; None while there is none to order.
     stop_order: Callable[[], None] | None = None
-    #: Whether it stays dead, whatever the restart policy says.
-    kept_down: bool = False
+    #: Faults that keep it dead, whatever the restart policy says.
+    holds: int = 0
+    #: Whether its machine is without power.
+    dark: bool = False
 
     @property
     def alive(self) -> bool:
@@ -88,15 +98,19 @@ class Node:
 class SimulatedCluster:
     """See the module."""
 
-    def __init__(
-        self,
-        world: World,
-        settings: ClusterSettings,
-        leader_service: Callable[[Runtime], LeaderService],
-    ) -> None:
+    def __init__(self, world: World, settings: ClusterSettings) -> None:
         self.world = world
         self.settings = settings
-        self._leader_service = leader_service
+        self._lease_service: SimulatedLeaderService | None = None
+        #: The machine of the leader service, where there is one; it runs already.
+        self.leader_service: Node | None = None
+        if settings.lease_ttl_s is not None:
+            host = world.host(LEADER_HOST)
+            self._lease_service = SimulatedLeaderService(
+                world, host, lease_ttl_s=settings.lease_ttl_s
+            )
+            self.leader_service = Node(LEADER_HOST, "leader-service", host)
+            self.start_node(self.leader_service)
         self.jobmanagers = [
             Node(f"jm-{i}", "jobmanager", world.host(f"jm-{i}"))
             for i in range(1, settings.jobmanagers + 1)
@@ -105,17 +119,20 @@ class SimulatedCluster:
             Node(f"tm-{i}", "taskmanager", world.host(f"tm-{i}", rack_name(i, settings.racks)))
             for i in range(1, settings.taskmanagers + 1)
         ]
+        self._by_name = {node.name: node for node in self.machines()}
         self._client_host = world.host("client")
         #: The last state of each job that a leader has had it in ("RUNNING").
         self.job_states: dict[str, str] = {}
+        self._states_seen: dict[tuple[str, str], None] = {}
         #: Told of every step of every job, after it.
         self.on_step: list[Callable[[Node, JobMaster, Signal, Decision], None]] = []
         #: Told of a node whose process has just begun.
         self.on_start: list[Callable[[Node], None]] = []
         #: Told of a node whose process is no more, while its objects are still as they were.
         self.on_death: list[Callable[[Node], None]] = []
+        #: Whether what ends by itself is started again even where the settings say never.
+        self.healed = False
         self._stepped = asyncio.Event()
-        self._without_power: dict[str, Host] = {}
 
     def nodes(self) -> Iterator[Node]:
         """JobManagers, then TaskManagers."""
@@ -124,49 +141,75 @@ class SimulatedCluster:
 
     def node(self, name: str) -> Node:
         """The node of that name."""
-        return next(node for node in self.nodes() if node.name == name)
+        return self._by_name[name]
+
+    def machines(self) -> Iterator[Node]:
+        """All nodes, that of the leader service included."""
+        if self.leader_service is not None:
+            yield self.leader_service
+        yield from self.nodes()
 
     # ------------------------------------------------------------------ lives
 
     def start(self) -> None:
         """Start all nodes."""
-        for node in self.nodes():
+        for node in self.machines():
             self.start_node(node)
 
     def start_node(self, node: Node) -> None:
-        """Start a node's process; no-op while one lives."""
-        node.kept_down = False
-        if node.alive:
+        """Start a node's process; no-op while one lives, or while a fault keeps it dead."""
+        if node.alive or node.holds:
             return
-        if self._without_power.pop(node.host.name, None) is not None:
+        if node.dark:
+            node.dark = False
             self.world.power_on(node.host)
+        if node.role == "leader-service":
+            assert self._lease_service is not None
+            node.process = self._lease_service.start()
+            return
         process = self.world.process(node.host, node.name)
         node.process = process
         node.jobmanager = node.taskmanager = node.stop_order = None
         process.on_end(lambda: self._ended(node, process))
         for observer in self.on_start:
             observer(node)
-        if node.role == "jobmanager":
-            process.spawn(self._run_jobmanager(node, process))
+        run = self._run_jobmanager if node.role == "jobmanager" else self._run_taskmanager
+        self._spawn(node, process, run(node, process))
+
+    def hold_down(self, node: Node, end: Callable[[Node], None]) -> None:
+        """End a node's process (by `stop_node`, `kill_node` or `power_loss`) and keep it dead
+        until `release`."""
+        node.holds += 1
+        end(node)
+
+    def release(self, node: Node) -> None:
+        """A fault keeps the node dead no longer: start it, unless another fault still does. One
+        that takes its time to end is started when it has."""
+        node.holds -= 1
+        if node.holds:
+            return
+        if node.process is not None and node.alive:
+            node.process.on_end(lambda: self._later(0.0, self.start_node, node))
         else:
-            process.spawn(self._run_taskmanager(node, process))
+            self.start_node(node)
 
     def stop_node(self, node: Node) -> None:
-        """SIGTERM: the process ends in its own order."""
+        """SIGTERM: the process ends in its own order; before its service exists, at once."""
         if node.stop_order is not None:
             node.stop_order()
-        elif node.process is not None:
-            self.world.kill(node.process)  # before its service exists, the signal just ends it
+        else:
+            self.kill_node(node)
 
     def kill_node(self, node: Node) -> None:
-        """SIGKILL."""
+        """SIGKILL; no-op while no process lives."""
         if node.process is not None and node.alive:
             self.world.kill(node.process)
 
     def power_loss(self, node: Node) -> None:
         """The machine loses its power; it has it again when it is started."""
-        self._without_power[node.host.name] = node.host
-        self.world.power_loss(node.host)
+        if not node.dark:
+            node.dark = True
+            self.world.power_loss(node.host)
 
     def _ended(self, node: Node, process: Process) -> None:
         if node.process is process:
@@ -174,8 +217,17 @@ class SimulatedCluster:
                 observer(node)
             node.jobmanager = node.taskmanager = node.stop_order = None
 
-    def _exit(self, node: Node, process: Process) -> None:
+    def _spawn(self, node: Node, process: Process, main: Coroutine[Any, Any, None]) -> None:
+        ended = functools.partial(self._main_ended, node, process)
+        task = process.spawn(main)
+        task.add_done_callback(ended, context=self.world.loop.world_process.context)
+
+    def _main_ended(self, node: Node, process: Process, main: asyncio.Task[None]) -> None:
         """The process has ended by itself; whoever watches over it starts it again."""
+        error = None if main.cancelled() else main.exception()
+        if error is not None:
+            failure = {"message": f"{node.name} ends", "exception": error}
+            process.context.run(self.world.loop.call_exception_handler, failure)
         process.end()
         settings = self.settings
         delay_s = (
@@ -183,18 +235,18 @@ class SimulatedCluster:
             if node.role == "jobmanager"
             else settings.taskmanager_restart_s
         )
-        if delay_s is not None and not node.kept_down:
-            self.world.loop.call_later(
-                delay_s, self._restart, node, process, context=self.world.loop.world_process.context
-            )
+        if delay_s is None and self.healed:
+            delay_s = _HEALED_RESTART_S
+        if delay_s is not None:
+            self._later(delay_s, self._restart, node, process)
 
     def _restart(self, node: Node, ended: Process) -> None:
-        if node.process is ended and not node.kept_down:
+        if node.process is ended:
             self.start_node(node)
 
-    def _schedule_exit(self, node: Node, process: Process) -> None:
-        context = self.world.loop.world_process.context
-        self.world.loop.call_soon(self._exit, node, process, context=context)
+    def _later(self, delay_s: float, callback: Callable[..., None], *args: Any) -> None:
+        loop = self.world.loop
+        loop.call_later(delay_s, callback, *args, context=loop.world_process.context)
 
     async def _run_jobmanager(self, node: Node, process: Process) -> None:
         """What `python -m jobmanager` does."""
@@ -202,7 +254,7 @@ class SimulatedCluster:
         started_s = runtime.clock.monotonic_s()
         await asyncio.sleep(self.settings.jobmanager_start_s)
         config = self.jobmanager_configuration(node)
-        leader = self._leader_service(runtime)
+        leader = self._leader_service_of(runtime)
         jobmanager = JobManager(runtime, config, __version__, started_s, leader)
         node.jobmanager = jobmanager
         jobmanager.on_step = functools.partial(self._note_step, node)
@@ -212,7 +264,6 @@ class SimulatedCluster:
             _log.info("jobmanager ends")
         except (FatalError, OSError) as error:
             _log.error("jobmanager ends", exception=error)
-        self._schedule_exit(node, process)
 
     async def _run_taskmanager(self, node: Node, process: Process) -> None:
         """What `python -m taskmanager` does."""
@@ -221,7 +272,7 @@ class SimulatedCluster:
         config = self.taskmanager_configuration(node)
         stop = asyncio.Event()
         node.stop_order = lambda: self._in(process, stop.set)
-        taskmanager = TaskManager(runtime, config, self._leader_service(runtime))
+        taskmanager = TaskManager(runtime, config, self._leader_service_of(runtime))
         node.taskmanager = taskmanager
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -233,19 +284,32 @@ class SimulatedCluster:
             _log.error("taskmanager ends", exception=error)
         if taskmanager.failed.done() and (failure := taskmanager.failed.exception()) is not None:
             _log.error("taskmanager ends", exception=failure)
-        self._schedule_exit(node, process)
+
+    def _leader_service_of(self, runtime: Runtime) -> LeaderService:
+        if self._lease_service is None:
+            return FileLeaderService(runtime, JOBS_DIRECTORY)
+        return self._lease_service.client(runtime)
 
     def _in(self, process: Process, callback: Callable[[], object]) -> None:
         self.world.loop.call_soon(callback, context=process.context)
 
     def _note_step(self, node: Node, master: JobMaster, signal: Signal, decision: Decision) -> None:
-        self.job_states[master.job_id] = master.scheduler.graph.state.name
+        self.note_job_state(master.job_id, master.scheduler.graph.state.name)
         for observer in self.on_step:
             observer(node, master, signal, decision)
+
+    def note_job_state(self, job_id: str, state: str) -> None:
+        """A leader has a job in a state."""
+        self.job_states[job_id] = state
+        self._states_seen[job_id, state] = None
         self._stepped.set()
 
+    def was_in(self, job_id: str, state: str) -> bool:
+        """Whether a job is, or was, in a state, were it for a moment."""
+        return (job_id, state) in self._states_seen
+
     async def next_step(self) -> None:
-        """Wait until a leader has made a step for any job."""
+        """Wait until a leader has made a step for any job, or a job has another state."""
         self._stepped.clear()
         await self._stepped.wait()
 

@@ -6,6 +6,7 @@ with the storage.
 
 from __future__ import annotations
 
+import posixpath
 import random
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -21,16 +22,17 @@ from simulator.world.storage import SimulatedStorage
 def lose_partitions(
     storage: SimulatedStorage, shuffle_directory: str, part: float, source: random.Random
 ) -> list[str]:
-    """Remove the files of some finished partitions; returns their index files."""
+    """Remove the files of this part of the finished partitions, of at least one where there is any,
+    and of none that is being written; returns their index files."""
     with _past_faults(storage):
         found = at_once(storage.glob(f"{shuffle_directory}/**/*{INDEX_SUFFIX}"))
-        lost = [file.path for file in found if source.random() < part]
-        if found and not lost:
-            lost = [found[source.randrange(len(found))].path]
+        count = min(len(found), max(1, round(part * len(found))))
+        lost = [found[index].path for index in sorted(source.sample(range(len(found)), count))]
         for path in lost:
             at_once(storage.remove(path))
             data = path.removesuffix(INDEX_SUFFIX) + DATA_SUFFIX
             at_once(storage.remove(data, missing_ok=True))
+            at_once(storage.sync_directory(posixpath.dirname(path)))
     return lost
 
 

@@ -1,42 +1,51 @@
 """Makes a scenario's faults happen to a simulated cluster, and heals them.
 
-MODEL: a fault happens at a moment of the world, between two callbacks of any process; its victims
-are chosen then. One that lasts is healed after its time, or by `heal_all`. Conditions ("when the
-stage is half finished") are looked at after every step of a leader.
+MODEL: the victims of a fault are chosen at its moment. One that lasts is healed after its time, or
+by `heal_all`. Conditions ("when the stage is half finished") are looked at after every step of a
+leader; a state that a job had only for a moment counts. A fault whose condition never comes true
+is not made, and the run goes on without it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator import fault_kinds as kinds
-from simulator.cluster import JOBS_DIRECTORY, LOCAL_DIRECTORY, Node, SimulatedCluster
-from simulator.damage import cut_event_logs, lose_partitions
+from simulator.cluster import LEADER_HOST, SimulatedCluster
+from simulator.fault_effects import SHARED_STORAGE, Ending, FaultEffects, Heal
 from simulator.recorder import RunRecorder
 from simulator.scenario import Scenario
 from simulator.victims import Candidates, choose
-from simulator.world import disk_faults
-from simulator.world.process import Host
-
-Heal = Callable[[], None]
-DiskFault = kinds.SlowDisk | kinds.DiskFull | kinds.DiskError | kinds.DiskHang
 
 
 @dataclass(frozen=True, slots=True)
 class MadeFault:
-    """A fault that was made: `over` is set when it has ended, at once if it lasts for ever."""
+    """A fault that was made.
+
+    `over` is set when it has ended, whatever ended it; at once where nothing will but healing.
+    """
 
     number: int
     over: asyncio.Event
 
 
+@dataclass(frozen=True, slots=True)
+class _Lasting:
+    """A fault that can be undone."""
+
+    kind: str
+    undo: Heal
+    over: asyncio.Event
+    #: Whether it acts until it is undone. What is dead for ever acts no more.
+    acts: bool
+
+
 class FaultInjector:
     """Applies all faults of one scenario. `run` ends when the last one has been made and, unless
-    it lasts for ever, is over."""
+    it lasts until it is healed, is over."""
 
     def __init__(
         self, cluster: SimulatedCluster, scenario: Scenario, recorder: RunRecorder
@@ -46,14 +55,22 @@ class FaultInjector:
         self._scenario = scenario
         self._recorder = recorder
         self._random = self._world.random("faults")
+        self._job_names = [job.name for job in scenario.jobs]
+        self._effects = FaultEffects(cluster, self._job_names, self._random)
         self._made = {fault.id: asyncio.Event() for fault in scenario.faults if fault.id}
-        self._lasting: dict[int, tuple[str, Heal]] = {}
-        #: Faults that act on anything now, and restarts that are due.
-        self.active = 0
-        #: Jobs whose event logs have lost bytes that were synced.
-        self.logs_cut: dict[str, None] = {}
+        self._lasting: dict[int, _Lasting] = {}
         #: When the last fault began or ended to act, None before the first.
         self.changed_s: float | None = None
+
+    @property
+    def active(self) -> int:
+        """Faults that act on anything now, those included whose victims will be started again."""
+        return sum(fault.acts for fault in self._lasting.values())
+
+    @property
+    def logs_cut(self) -> Mapping[str, None]:
+        """Jobs whose event logs have lost bytes that were synced."""
+        return self._effects.logs_cut
 
     async def run(self) -> None:
         """Wait for each fault's moment, make it, and wait for its end."""
@@ -68,22 +85,22 @@ class FaultInjector:
         self._world.trace.note("world", f"fault {fault.kind}", ",".join(names))
         number = self._recorder.fault(self._world.now_s, fault.kind, names, detail)
         self.changed_s = self._world.now_s
-        if fault.roles() and not names:
-            over.set()  # nobody fits: it happens to nobody
-            return MadeFault(number, over)
-        heal = self._apply(fault, groups)
-        lasts_s = _lasts_s(fault)
-        if isinstance(fault, kinds.Crash | kinds.Stop | kinds.PowerLoss | kinds.CutLog):
-            lasts_s = self._restart_after_s(fault, self._nodes(names))
-        if heal is None:
+        undo = self._effects.apply(fault, groups) if all(groups) else None  # else nobody fits
+        if undo is None:
             over.set()
             return MadeFault(number, over)
-        self.active += 1
-        self._lasting[number] = (fault.kind, heal)
-        if lasts_s is None or math.isinf(lasts_s):
+        lasts_s = (
+            self._effects.restart_after_s(fault, names)
+            if isinstance(fault, Ending)
+            else _lasts_s(fault)
+        )
+        acts = not (isinstance(fault, Ending) and math.isinf(lasts_s))
+        self._lasting[number] = _Lasting(fault.kind, undo, over, acts)
+        if math.isinf(lasts_s):
             over.set()
         else:
-            self._after(lasts_s, lambda: self._end_of(number, over))
+            loop = self._world.loop
+            loop.call_later(lasts_s, self._heal, number, context=loop.world_process.context)
         return MadeFault(number, over)
 
     def heal(self, made: MadeFault) -> None:
@@ -91,13 +108,22 @@ class FaultInjector:
         self._heal(made.number)
 
     def heal_all(self) -> None:
-        """End every fault that still acts, and start every node."""
+        """End every fault that still acts, start every node, and from now on start again whatever
+        ends by itself."""
+        self._cluster.healed = True
         for number in list(self._lasting):
             self._heal(number)
-        for node in self._cluster.nodes():
-            if node.process is not None:
-                node.process.resume()
-            self._cluster.start_node(node)
+        self._cluster.start()
+
+    def _heal(self, number: int) -> None:
+        lasting = self._lasting.pop(number, None)
+        if lasting is None:
+            return
+        self._world.trace.note("world", f"healed {lasting.kind}")
+        self._recorder.healed(self._world.now_s, number)
+        self.changed_s = self._world.now_s
+        lasting.undo()
+        lasting.over.set()
 
     # ------------------------------------------------------------------ when
 
@@ -124,18 +150,18 @@ class FaultInjector:
         while not self._holds(when):
             await self._cluster.next_step()
 
-    def _holds(self, when: kinds.When) -> bool:
-        jobs = [job.name for job in self._scenario.jobs]
-        if isinstance(when, kinds.StageFinished):
-            return any(self.finished_part(j, when.stage) >= when.finished for j in self._of(when))
-        if isinstance(when, kinds.JobIs):
-            return any(self._cluster.job_states.get(job) == when.job for job in self._of(when))
-        if isinstance(when, kinds.JobsAre):
-            return all(self._cluster.job_states.get(job) == when.jobs for job in jobs)
-        return False
+    def _holds(self, when: kinds.StageFinished | kinds.JobIs | kinds.JobsAre) -> bool:
+        cluster = self._cluster
+        match when:
+            case kinds.StageFinished(stage=stage, finished=part, of=of):
+                return any(self.finished_part(job, stage) >= part for job in self._of(of))
+            case kinds.JobIs(job=state, of=of):
+                return any(cluster.was_in(job, state) for job in self._of(of))
+            case kinds.JobsAre(jobs=state):
+                return all(cluster.job_states.get(job) == state for job in self._job_names)
 
-    def _of(self, when: kinds.StageFinished | kinds.JobIs) -> list[str]:
-        return [job.name for job in self._scenario.jobs if when.of in (None, job.name)]
+    def _of(self, job: str | None) -> list[str]:
+        return self._job_names if job is None else [job]
 
     def finished_part(self, job_id: str, stage: str) -> float:
         """Part of a stage's subtasks that are finished, as the leader knows; -1 while the stage is
@@ -149,177 +175,6 @@ class FaultInjector:
             if chained and vertex.parallelism:
                 return vertex.finished_count / vertex.parallelism
         return -1.0
-
-    # ------------------------------------------------------------------ making and healing
-
-    def _end_of(self, number: int, over: asyncio.Event) -> None:
-        self._heal(number)
-        over.set()
-
-    def _heal(self, number: int) -> None:
-        lasting = self._lasting.pop(number, None)
-        if lasting is None:
-            return
-        kind, heal = lasting
-        self._world.trace.note("world", f"healed {kind}")
-        self._recorder.healed(self._world.now_s, number)
-        self.active -= 1
-        self.changed_s = self._world.now_s
-        heal()
-
-    def _after(self, delay_s: float, callback: Callable[[], object]) -> None:
-        loop = self._world.loop
-        loop.call_later(delay_s, callback, context=loop.world_process.context)
-
-    def _restart_after_s(
-        self,
-        fault: kinds.Crash | kinds.Stop | kinds.PowerLoss | kinds.CutLog,
-        nodes: Sequence[Node],
-    ) -> float:
-        if fault.restart_after_s is not None:
-            return fault.restart_after_s
-        cluster = self._scenario.cluster
-        jobmanagers = any(node.role == "jobmanager" for node in nodes)
-        return cluster.jobmanager_restart_s if jobmanagers else cluster.taskmanager_restart_s
-
-    def _apply(self, fault: kinds.FaultModel, groups: list[list[str]]) -> Heal | None:
-        """Make the fault; what ends it, None when it is over at once."""
-        nodes = self._nodes(groups[0] if groups else [])
-        hosts = [self._world.host(name) for name in (groups[0] if groups else [])]
-        network = self._world.network
-        match fault:
-            case kinds.Crash():
-                return self._end(nodes, self._cluster.kill_node)
-            case kinds.Stop():
-                return self._end(nodes, self._cluster.stop_node)
-            case kinds.PowerLoss():
-                return self._end(nodes, self._cluster.power_loss)
-            case kinds.CutLog():
-                jobs = self._jobs_to_cut()
-                heal = self._end(nodes, self._cluster.kill_node)
-                self._cut_logs(jobs, fault.bytes_max)
-                return heal
-            case kinds.Pause():
-                return self._pause(nodes)
-            case kinds.Cut():
-                token = network.cut(
-                    hosts, [self._world.host(name) for name in groups[1]], both=not fault.one_way
-                )
-                return lambda: network.heal(token)
-            case kinds.SlowLink():
-                slow = network.slow(hosts, fault.factor, fault.latency_s)
-                return lambda: network.heal(slow)
-            case kinds.LosePackets():
-                lossy = network.lose(hosts, fault.probability)
-                return lambda: network.heal(lossy)
-            case kinds.LeaderServiceDown():
-                others = [host for host in self._world.hosts.values() if host.name != LEADER_HOST]
-                down = network.cut([self._world.host(LEADER_HOST)], others, both=True)
-                return lambda: network.heal(down)
-            case kinds.AddressChange():
-                for host in hosts:
-                    network.change_address(host)
-                return None
-            case kinds.ClockJump():
-                for host in hosts:
-                    host.wall_offset_ms += round(fault.by_s * 1000)
-                return None
-            case kinds.ClockDrift():
-                return self._drift(hosts, fault.rate)
-            case kinds.KillTask():
-                self._kill_tasks(nodes, fault)
-                return None
-            case kinds.LosePartitions():
-                self._lose_partitions(nodes, fault.part)
-                return None
-            case kinds.SlowDisk() | kinds.DiskFull() | kinds.DiskError() | kinds.DiskHang():
-                return self._damage_disks(fault, groups[0])
-        raise ValueError(f"no such fault: {fault.kind!r}")
-
-    def _end(self, nodes: Sequence[Node], end: Callable[[Node], None]) -> Heal:
-        """End processes; what heals starts them again."""
-        for node in nodes:
-            node.kept_down = True
-            end(node)
-
-        def start_again() -> None:
-            for node in nodes:
-                node.kept_down = False
-                if node.alive:  # it takes its time to end in an orderly way
-                    assert node.process is not None
-                    node.process.on_end(functools.partial(self._start_soon, node))
-                else:
-                    self._cluster.start_node(node)
-
-        return start_again
-
-    def _start_soon(self, node: Node) -> None:
-        self._after(0.0, lambda: None if node.kept_down else self._cluster.start_node(node))
-
-    def _pause(self, nodes: Sequence[Node]) -> Heal:
-        processes = [node.process for node in nodes if node.process is not None]
-        for process in processes:
-            process.pause()
-
-        def go_on() -> None:
-            for process in processes:
-                process.resume()
-
-        return go_on
-
-    def _drift(self, hosts: Sequence[Host], rate: float) -> Heal:
-        for host in hosts:
-            host.set_clock_rate(rate, self._world.now_s)
-
-        def keep_time() -> None:
-            for host in hosts:
-                host.set_clock_rate(1.0, self._world.now_s)
-
-        return keep_time
-
-    def _kill_tasks(self, nodes: Sequence[Node], fault: kinds.KillTask) -> None:
-        for node in nodes:
-            if node.process is None:
-                continue
-            tasks = [p for p in node.host.living() if p is not node.process]
-            if fault.tasks == "one" and tasks:
-                tasks = [tasks[self._random.randrange(len(tasks))]]
-            for task in tasks:
-                self._world.kill(task)
-
-    def _damage_disks(self, fault: DiskFault, names: Sequence[str]) -> Heal:
-        storages = self._world.storages
-        damaged = [
-            storages.shared if name == SHARED_STORAGE else storages.of(self._world.host(name))
-            for name in names
-        ]
-        tokens = [_begin(fault, storage.faults) for storage in damaged]
-
-        def repair() -> None:
-            for storage, token in zip(damaged, tokens, strict=True):
-                storage.faults.heal(token)
-
-        return repair
-
-    def _lose_partitions(self, nodes: Sequence[Node], part: float) -> None:
-        for node in nodes:
-            storage = self._world.storages.of(node.host)
-            directory = f"{LOCAL_DIRECTORY}/{node.name}/shuffle"
-            lose_partitions(storage, directory, part, self._random)
-
-    def _jobs_to_cut(self) -> list[str]:
-        """Those whose output is not being published: that it may be is durable first, and a log
-        that forgets it has broken its promise."""
-        return [
-            job.name
-            for job in self._scenario.jobs
-            if (master := self._cluster.job_master(job.name)) is not None and not master.committing
-        ]
-
-    def _cut_logs(self, job_ids: Sequence[str], bytes_max: int | None) -> None:
-        shared = self._world.storages.shared
-        cut = cut_event_logs(shared, JOBS_DIRECTORY, job_ids, bytes_max, self._random)
-        self.logs_cut.update(dict.fromkeys(cut))
 
     # ------------------------------------------------------------------ who
 
@@ -336,37 +191,15 @@ class FaultInjector:
             [node.name for node in self._cluster.taskmanagers],
             holders,
             self._scenario.cluster.racks,
-            LEADER_HOST if self._scenario.cluster.leader == "service" else "",
+            LEADER_HOST if self._cluster.leader_service is not None else "",
             SHARED_STORAGE,
         )
 
-    def _nodes(self, names: Sequence[str]) -> list[Node]:
-        return [node for node in self._cluster.nodes() if node.name in names]
 
-
-#: Host of the leader service, and the name by which scenarios know the shared storage.
-LEADER_HOST = "leader-service"
-SHARED_STORAGE = "shared-storage"
-
-
-def _begin(
-    fault: DiskFault, disk: disk_faults.DiskFaults
-) -> disk_faults.DiskFault | list[disk_faults.DiskFault]:
-    match fault:
-        case kinds.SlowDisk():
-            return disk.slow(fault.factor)
-        case kinds.DiskFull():
-            return disk.fill(fault.left_bytes)
-        case kinds.DiskError():
-            return disk.break_operation(fault.on)
-        case kinds.DiskHang():
-            return disk.hang()
-
-
-def _lasts_s(fault: kinds.FaultModel) -> float | None:
-    """For how long it acts; None for ever, or until all is healed."""
+def _lasts_s(fault: kinds.FaultModel) -> float:
+    """For how long it acts; infinite for until all is healed."""
     lasts_s: float | None = getattr(fault, "for_s", None)
-    return lasts_s
+    return math.inf if lasts_s is None else lasts_s
 
 
 def _detail(fault: kinds.FaultModel) -> str:

@@ -133,6 +133,16 @@ class RunRecorder:
         """A client begins to submit a job."""
         self._job(job_id, at_s).name = name
 
+    def job_not_submitted(self, job_id: str, reason: str) -> None:
+        """Its client has given up; the cluster may have the job all the same."""
+        self._job(job_id, 0.0).failure = f"not submitted: {reason}"
+
+    def job_ended(self, at_s: float, job_id: str, state: str) -> None:
+        """A job has ended by then, in this state, whether a JobManager has said so or not."""
+        job = self._job(job_id, at_s)
+        if job.ended_s is None:
+            job.ended_s, job.state = at_s, state.removeprefix(_STATE_PREFIX)
+
     def job(self, status: JobStatus, recoveries: Iterable[RecoveryReport] = ()) -> None:
         """What a client knows of a job, last of all when the run is over."""
         job = self._job(status.job_id, 0.0)
@@ -250,9 +260,7 @@ class RunRecorder:
             epoch.reconciling.append((job_id, at_s, None))
 
     def _job_ended(self, at_s: float, process: str, fields: Mapping[str, str]) -> None:
-        job = self._job(fields["job"], at_s)
-        if job.ended_s is None:
-            job.ended_s, job.state = at_s, fields["state"].removeprefix(_STATE_PREFIX)
+        self.job_ended(at_s, fields["job"], fields["state"])
 
     # ------------------------------------------------------------------ log events of workers
 

@@ -1,58 +1,63 @@
 """One run of a scenario in the simulated world.
 
 A run has two phases. In the first the scenario's jobs run and its faults happen; it ends when all
-jobs have ended or `duration_max` is over. Then everything is healed, and every job must end, and
-leave nothing behind, within a bound. Invariants are checked throughout.
+jobs have ended or `duration_max` is over. Then everything is healed, jobs that were parked are
+retried, and every job must end, and leave nothing behind, within a bound. Invariants are checked
+throughout.
+
+MODEL: one client submits all jobs, each in its time. Where it finds no leader for so long that it
+gives up (`client.failover-timeout`), the cluster may have the job or not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import cast
 
-from holdover import config as options
 from holdover.client import Client
-from holdover.config import Configuration
-from holdover.coordination.file_leader import FileLeaderService
-from holdover.coordination.leader import LeaderService
-from holdover.errors import HoldoverError
+from holdover.errors import ClusterError, HoldoverError
 from holdover.ids import AttemptKey
-from holdover.runtime import Runtime
-from holdover.v1 import common_pb2
-from holdover.v1.common_pb2 import FinishedExecution
+from holdover.v1.common_pb2 import JOB_STATE_PARKED, FinishedExecution, JobState
 from holdover.v1.taskmanager_pb2 import TaskDeployment
-from simulator.cluster import JOBS_DIRECTORY, ClusterSettings, Node, SimulatedCluster
+from simulator.cluster import Node, SimulatedCluster
 from simulator.cluster_view import SimulatedClusterView, leader_view
-from simulator.faults import LEADER_HOST, FaultInjector
+from simulator.expected_failures import failures_allowed
+from simulator.faults import FaultInjector
 from simulator.invariants import Invariants
 from simulator.invariants.stored import archived
 from simulator.invariants.view import ErrorLogged, SubmittedJob
-from simulator.quantities import Constant, Distribution, Exponential, Lognormal, Uniform
 from simulator.record import AttemptEnd, RunRecord
 from simulator.recorder import RunRecorder
+from simulator.run_settings import (
+    cluster_settings,
+    disk_settings,
+    link_settings,
+    patience_s,
+    settling_max_s,
+)
 from simulator.scenario import JobSpec, Scenario
 from simulator.scenario_file import stored_graph
 from simulator.workloads import build_graph, other_work
-from simulator.world.leader_service import SimulatedLeaderService
-from simulator.world.links import LinkSettings
-from simulator.world.storages import DiskSettings
 from simulator.world.world import World, current_process_name
 
 OUTPUT_DIRECTORY = "/shared/output"
 #: How often a run looks at the whole cluster: after so many seconds of the world, at least.
 _LOOK_INTERVAL_S = 0.5
-_LOOKS_MAX = 400
-#: Beyond what the options say: silence on a connection is found by then.
-_KEEPALIVE_S = 40.0
 #: How often an operator looks for parked jobs after healing.
 _OPERATOR_INTERVAL_S = 5.0
 #: How long a client asks for what it wants to know after the run.
 _LAST_QUESTIONS_S = 60.0
+#: What a JobManager logs of a job, and the state that it has the job in from then on.
+_STATES_LOGGED = {
+    "job submitted": "CREATED",
+    "job parked": "PARKED",
+    "job cannot be loaded": "PARKED",
+    "job cannot be recovered": "PARKED",
+}
 
 
 def run_scenario(
@@ -97,21 +102,22 @@ class SimulatedRun:
         self.scenario = scenario
         self._checked = checked
         self._options = {**scenario.options, **swept}
-        self._config = Configuration.of(self._options)
+        self._patience_s = patience_s(scenario, self._options)
         self.world = World(
             seed,
-            links=_link_settings(scenario),
-            disks=_disk_settings(scenario),
+            links=link_settings(scenario),
+            disks=disk_settings(scenario),
             keep_trace_lines_max=trace_lines_max,
         )
         self.recorder = RunRecorder(scenario.name, "simulated", seed, swept)
-        self._leader_service = self._start_leader_service()
-        self.cluster = SimulatedCluster(self.world, self._settings(), self._leader_service_of)
+        self.cluster = SimulatedCluster(self.world, cluster_settings(scenario, self._options))
         self.injector = FaultInjector(self.cluster, scenario, self.recorder)
-        self.view = SimulatedClusterView(self.cluster, self.injector, self._patience_s())
+        self.view = SimulatedClusterView(self.cluster, self.injector, self._patience_s)
         self.invariants = Invariants(self.view, self.world.random("invariants"))
         self._ended = dict.fromkeys((job.name for job in scenario.jobs), False)
         self._all_ended = asyncio.Event()
+        #: Jobs whose client has given up.
+        self._given_up: dict[str, None] = {}
         self._watch()
 
     # ------------------------------------------------------------------ the run
@@ -153,13 +159,21 @@ class SimulatedRun:
             stored=stored_graph(job),
         )
         self.world.task_model.others[job.name] = other_work(job)
-        submitted = SubmittedJob(
-            job.name, graph, acknowledged=False, failures_allowed=failures_allowed(job)
-        )
+        allowed = failures_allowed(self.scenario, job, self._options, self._patience_s)
+        submitted = SubmittedJob(job.name, graph, acknowledged=False, failures_allowed=allowed)
         self.view.add_job(submitted)
         self.recorder.job_submitted(self.world.now_s, job.name, job.name)
-        await client.submit(graph)
-        self.view.add_job(SubmittedJob(job.name, graph, failures_allowed=failures_allowed(job)))
+        try:
+            await client.submit(graph)
+        except ClusterError as error:
+            if not self.scenario.faults:
+                raise
+            self.world.trace.note("client", "gives up", job.name)
+            self.recorder.job_not_submitted(job.name, str(error))
+            self._given_up[job.name] = None
+            self._look_for_ends()
+            return
+        self.view.add_job(replace(submitted, acknowledged=True))
 
     async def _look_now_and_then(self) -> None:
         """Check invariants and count what is held, as often as a large cluster can bear."""
@@ -176,12 +190,22 @@ class SimulatedRun:
                     partitions += len(execution.partitions)
                     n_bytes += sum(partition.data_bytes for partition in execution.partitions)
         self.recorder.held(self.world.now_s, partitions, n_bytes)
-        # A leader that dies as soon as a job's end is stored never says so.
-        for job_id, ended in self._ended.items():
-            if not ended and archived(self.view, job_id) is not None:
-                self._job_has_ended(job_id)
+        self._look_for_ends()
         if self._checked:
             self.invariants.check()
+
+    def _look_for_ends(self) -> None:
+        """A leader that dies as soon as a job's end is stored never says so. A job whose client
+        has given up is over when no leader has it."""
+        for job_id, over in self._ended.items():
+            if over:
+                continue
+            end = archived(self.view, job_id)
+            if end is not None:
+                self.recorder.job_ended(self.world.now_s, job_id, JobState.Name(end.status.state))
+                self._job_has_ended(job_id)
+            elif job_id in self._given_up and job_id not in self.cluster.job_states:
+                self._job_has_ended(job_id)
 
     def _job_has_ended(self, job_id: str) -> None:
         self._ended[job_id] = True
@@ -190,7 +214,7 @@ class SimulatedRun:
 
     async def _settle(self) -> None:
         """After healing: wait until nothing is wrong any more, or time is over."""
-        deadline_s = self.world.now_s + self._settling_max_s()
+        deadline_s = self.world.now_s + settling_max_s(self.scenario, self._options)
         while self.world.now_s < deadline_s:
             if self._all_ended.is_set() and not self.invariants.at_end():
                 return
@@ -202,7 +226,7 @@ class SimulatedRun:
         while True:
             try:
                 for status in await client.list_jobs():
-                    if status.state == common_pb2.JOB_STATE_PARKED:
+                    if status.state == JOB_STATE_PARKED:
                         await client.retry(status.job_id)
             except HoldoverError as error:
                 self.world.trace.note("world", "cannot retry a job yet", type(error).__name__)
@@ -212,11 +236,18 @@ class SimulatedRun:
         try:
             async with asyncio.timeout(_LAST_QUESTIONS_S):
                 for job in self.scenario.jobs:
-                    description = await client.describe(job.name)
-                    reports = await client.recovery_reports(job.name)
-                    self.recorder.job(description.status, reports)
-        except (HoldoverError, TimeoutError) as error:
-            self.world.trace.note("world", "nobody answers", type(error).__name__)
+                    await self._ask_for_job(client, job.name)
+        except TimeoutError:
+            self.world.trace.note("world", "nobody answers")
+
+    async def _ask_for_job(self, client: Client, job_id: str) -> None:
+        try:
+            description = await client.describe(job_id)
+            reports = await client.recovery_reports(job_id)
+        except HoldoverError as error:
+            self.world.trace.note("world", f"no answer about {job_id}", type(error).__name__)
+            return
+        self.recorder.job(description.status, reports)
 
     def finish(self) -> RunRecord:
         """The record, once `main` has ended."""
@@ -284,63 +315,12 @@ class SimulatedRun:
         self.world.trace.note(process, f"log {line.levelname} {event}", text)
         if event == "job ended":
             self._job_has_ended(str(fields["job"]))
+        elif event in _STATES_LOGGED:
+            self.cluster.note_job_state(str(fields["job"]), _STATES_LOGGED[event])
         if line.levelno >= logging.ERROR and self._checked:
             exception = line.exc_info[1] if line.exc_info else None
             text = "" if exception is None else repr(exception)
             self.invariants.error_logged(ErrorLogged(process, now_s, event, fields, text))
-
-    # ------------------------------------------------------------------ settings
-
-    def _settings(self) -> ClusterSettings:
-        spec = self.scenario.cluster
-        return ClusterSettings(
-            spec.taskmanagers,
-            spec.slots,
-            spec.racks,
-            spec.jobmanagers,
-            spec.jobmanager_start_s,
-            spec.taskmanager_start_s,
-            None if math.isinf(spec.jobmanager_restart_s) else spec.jobmanager_restart_s,
-            None if math.isinf(spec.taskmanager_restart_s) else spec.taskmanager_restart_s,
-            self._options,
-        )
-
-    def _start_leader_service(self) -> SimulatedLeaderService | None:
-        spec = self.scenario.cluster
-        if spec.leader == "file":
-            return None
-        host = self.world.host(LEADER_HOST)
-        service = SimulatedLeaderService(self.world, host, lease_ttl_s=spec.lease_ttl_s)
-        service.start()
-        return service
-
-    def _leader_service_of(self, runtime: Runtime) -> LeaderService:
-        if self._leader_service is None:
-            return FileLeaderService(runtime, JOBS_DIRECTORY)
-        return self._leader_service.client(runtime)
-
-    def _patience_s(self) -> float:
-        """How long after a fault its effects may show."""
-        get = self._config.get
-        return (
-            get(options.HEARTBEAT_TIMEOUT)
-            + get(options.RPC_CALL_TIMEOUT)
-            + get(options.BATCH_JOB_RECOVERY_PREVIOUS_WORKER_RECOVERY_TIMEOUT)
-            + get(options.SHUFFLE_FETCH_RETRY_TIMEOUT)
-            + self.scenario.cluster.lease_ttl_s
-            + _KEEPALIVE_S
-        )
-
-    def _settling_max_s(self) -> float:
-        """Within which a healed cluster ends its jobs, if it ever does."""
-        slots = self.scenario.cluster.taskmanagers * self.scenario.cluster.slots
-        work_s = sum(
-            _largest(stage.seconds) * (stage.parallelism or 128)
-            for job in self.scenario.jobs
-            for stage in job.stages
-        )
-        registration_s = self._config.get(options.TASKMANAGER_REGISTRATION_TIMEOUT)
-        return 4 * self._patience_s() + registration_s + 10 * work_s / slots + 120.0
 
 
 class _Recording:
@@ -376,58 +356,5 @@ class _LogCapture(logging.Handler):
         self._run.log_line(record)
 
 
-def failures_allowed(job: JobSpec) -> tuple[str, ...]:
-    """Parts of the messages with which a job of this scenario may fail."""
-    return ()
-
-
-def _range(distribution: Distribution) -> tuple[float, float]:
-    """Least and greatest value; of a distribution without an end, what is seen of it."""
-    match distribution:
-        case Constant(value):
-            return value, value
-        case Uniform(minimum, maximum):
-            return minimum, maximum
-        case Exponential(mean):
-            return 0.0, 8 * mean
-        case Lognormal(median, sigma):
-            return median * math.exp(-3 * sigma), median * math.exp(3 * sigma)
-
-
-def _draw(distribution: Distribution) -> Callable[[random.Random], float] | None:
-    """Draws from what is not uniform."""
-    match distribution:
-        case Exponential(mean) if mean > 0:
-            return lambda chance: chance.expovariate(1 / mean)
-        case Lognormal(median, sigma) if median > 0:
-            return lambda chance: chance.lognormvariate(math.log(median), sigma)
-    return None
-
-
-def _largest(distribution: Distribution) -> float:
-    return _range(distribution)[1]
-
-
 def _life(node: Node) -> str:
     return f"{node.name}#{node.process.life if node.process is not None else 0}"
-
-
-def _link_settings(scenario: Scenario) -> LinkSettings:
-    network = scenario.network
-    return LinkSettings(
-        latency_s=_range(network.latency_s),
-        latency_draw=_draw(network.latency_s),
-        bytes_per_s=network.bandwidth_bytes_per_s,
-        loss=network.loss,
-        message_cost_s=network.message_cost_s,
-    )
-
-
-def _disk_settings(scenario: Scenario) -> DiskSettings:
-    disk = scenario.disk
-    return DiskSettings(
-        latency_s=disk.operation_s,
-        sync_latency_s=disk.sync_s,
-        bytes_per_s=disk.bandwidth_bytes_per_s,
-        capacity_bytes=disk.capacity_bytes,
-    )
