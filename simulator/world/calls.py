@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX
+from simulator.world.promise import Promise
 
 if TYPE_CHECKING:
     from simulator.world.channel import SimulatedChannel
@@ -94,7 +95,7 @@ class ClientCall(grpc.aio.Call):
         #: The serialised request, until it is sent; None for a stream of requests.
         self.request: bytes | None = None
         self._loop = channel.loop
-        self._changed: asyncio.Future[None] | None = None
+        self._changed: Promise[None] | None = None
         self._initial_metadata: RawMetadata | None = None
         self._done_callbacks: list[Callable[[Any], object]] = []
         channel.calls[self] = None
@@ -170,7 +171,7 @@ class ClientCall(grpc.aio.Call):
     async def _change(self) -> None:
         """Wait for anything to happen to the call; to be cancelled here cancels the call."""
         if self._changed is None:
-            self._changed = self._loop.create_future()
+            self._changed = Promise(self._loop)
         try:
             await asyncio.shield(self._changed)
         except asyncio.CancelledError:
@@ -180,7 +181,7 @@ class ClientCall(grpc.aio.Call):
     async def _look_on(self) -> None:
         """Wait for anything to happen to the call, without a hold on it."""
         if self._changed is None:
-            self._changed = self._loop.create_future()
+            self._changed = Promise(self._loop)
         await asyncio.shield(self._changed)
 
     def _failure(self, outcome: Outcome) -> BaseException:
@@ -278,16 +279,19 @@ class SingleAnswer(ClientCall):
         self._response = data if deserialize is None else deserialize(data)
         if self._initial_metadata is None:
             self._initial_metadata = initial_metadata
+        waiting, self._changed = self._changed, None
         self._end(Outcome(grpc.StatusCode.OK, "", trailing_metadata))
+        if waiting is not None and not waiting.done():
+            waiting.wake(None)
 
     def __await__(self) -> Generator[Any, None, Any]:
         """The answer; raises `AioRpcError`."""
         while self.outcome is None:
             changed = self._changed
             if changed is None:
-                changed = self._changed = self._loop.create_future()
+                changed = self._changed = Promise(self._loop)
             try:
-                yield from changed
+                yield from changed.__await__()
             except asyncio.CancelledError:
                 self.cancel()
                 raise

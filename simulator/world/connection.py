@@ -56,7 +56,6 @@ class Node:
         self.port = network.links.port(process.host)
         self.context = process.context
         self._loop = process.loop
-        self._host = process.host
         #: Until when it handles messages that have arrived.
         self.busy_until_s = 0.0
         #: Messages on their way to it.
@@ -69,8 +68,7 @@ class Node:
 
     def at(self, when_s: float, callback: Deliver, *args: Any) -> ReadyHandle:
         """Call in the name of this process, at a time of the world."""
-        local_s = self._host.local_s(when_s)
-        return self._loop.call_at(local_s, callback, *args, context=self.context)
+        return self._loop.call_of(self.process, when_s, callback, *args)
 
 
 class Deadlines:
@@ -105,12 +103,12 @@ class Deadlines:
     def _fire(self) -> None:
         self._timer, self._timer_s = None, float("inf")
         due_s = self._loop.now_s + _TIMER_PRECISION_S
-        heap = self._heap
-        while heap and (heap[0][0] <= due_s or heap[0][2].has_ended()):
+        # A call that is told may add others: the heap may be another one afterwards.
+        while (heap := self._heap) and (heap[0][0] <= due_s or heap[0][2].has_ended()):
             call = heapq.heappop(heap)[2]
             if not call.has_ended():
                 call.deadline_passed()
-        # A call that has just been told may have set a nearer timer.
+        # And it may have set a nearer timer.
         if heap and heap[0][0] < self._timer_s:
             self._arm(heap[0][0])
 
