@@ -119,7 +119,7 @@ class Direction:
     __slots__ = (
         "_held",
         "_last_s",
-        "_numbers",
+        "_sent",
         "_source_port",
         "_target_port",
         "heard_s",
@@ -140,7 +140,8 @@ class Direction:
         #: When something arrived last.
         self.heard_s = self.network.loop.now_s
         self._last_s = 0.0
-        self._numbers = itertools.count()
+        #: How many messages were sent: their numbers.
+        self._sent = 0
         #: What waits for the way to open: (number, bytes, what to call).
         self._held: list[tuple[int, int, Deliver, tuple[Any, ...]]] = []
 
@@ -156,12 +157,14 @@ class Direction:
     def hold(self, n_bytes: int, deliver: Deliver, *args: Any) -> None:
         """Send when the silence is over."""
         self.target.incoming += 1
-        self._hold(next(self._numbers), n_bytes, deliver, args)
+        self._sent += 1
+        self._hold(self._sent, n_bytes, deliver, args)
 
     def post(self, n_bytes: int, deliver: Deliver, *args: Any) -> None:
         """Send; `deliver(*args)` is called as the target when it has arrived."""
         self.target.incoming += 1
-        self._send(next(self._numbers), n_bytes, deliver, args)
+        self._sent += 1
+        self._send(self._sent, n_bytes, deliver, args)
 
     def _send(self, number: int, n_bytes: int, deliver: Deliver, args: tuple[Any, ...]) -> None:
         network, source, target = self.network, self._source_port, self._target_port
@@ -174,7 +177,10 @@ class Direction:
         if when_s < self._last_s:
             when_s = self._last_s
         self._last_s = when_s
-        self.target.at(when_s, self._arrive, number, n_bytes, deliver, args)
+        target_node = self.target
+        network.loop.call_of(
+            target_node.process, when_s, self._arrive, number, n_bytes, deliver, args
+        )
 
     def _arrive(self, number: int, n_bytes: int, deliver: Deliver, args: tuple[Any, ...]) -> None:
         links, target = self.network.links, self.target
@@ -190,7 +196,9 @@ class Direction:
                 target.at(target.busy_until_s, self._handle, deliver, args)
                 return
             target.busy_until_s = now_s
-        self._handle(deliver, args)
+        self.heard_s = now_s
+        target.incoming -= 1
+        deliver(*args)
 
     def _handle(self, deliver: Deliver, args: tuple[Any, ...]) -> None:
         self.heard_s = self.network.loop.now_s

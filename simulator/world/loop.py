@@ -32,7 +32,7 @@ _RUNNING = ProcessState.RUNNING
 _DEAD = ProcessState.DEAD
 
 #: Callbacks between two collections of garbage: a number, so that every run collects alike.
-_CALLBACKS_PER_COLLECTION = 2_000_000
+_CALLBACKS_PER_COLLECTION = 4_000_000
 #: Cancelled timers are swept when there are this many, and more than half of all.
 _CANCELLED_TIMERS_MIN = 1_000
 _WAITING_LISTED_MAX = 40
@@ -368,29 +368,22 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if context is None:
             context = contextvars.copy_context()
         process = context.get(CURRENT, self.world_process)
-        host = process.host
-        return self._set_timer(
-            when if host.clock_is_worlds else host.world_s(when), process, callback, args, context
-        )
+        when_s = when if process.host.clock_is_worlds else process.host.world_s(when)
+        if when_s < self.now_s:
+            when_s = self.now_s
+        # 0 marks a handle that is no timer.
+        handle = ReadyHandle(self, process, callback, args, context, when_s or 1e-12)
+        if not self._closed and process.state is not _DEAD:
+            heappush(self._timers, (when_s, next(self._timer_numbers), handle))
+        return handle
 
     def call_of(
         self, process: Process, when_s: float, callback: Callable[..., object], *args: Any
     ) -> ReadyHandle:
         """Call in the name of a process, at a time of the world."""
-        return self._set_timer(when_s, process, callback, args, process.context)
-
-    def _set_timer(
-        self,
-        when_s: float,
-        process: Process,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: contextvars.Context,
-    ) -> ReadyHandle:
         if when_s < self.now_s:
             when_s = self.now_s
-        # 0 marks a handle that is no timer.
-        handle = ReadyHandle(self, process, callback, args, context, when_s or 1e-12)
+        handle = ReadyHandle(self, process, callback, args, process.context, when_s or 1e-12)
         if not self._closed and process.state is not _DEAD:
             heappush(self._timers, (when_s, next(self._timer_numbers), handle))
         return handle

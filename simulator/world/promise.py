@@ -8,7 +8,7 @@ can as well go on at once, which saves a third of all callbacks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar
 
@@ -23,12 +23,21 @@ Callback = Callable[[Any], object]
 class Promise(Generic[ResultT]):
     """An awaitable as `asyncio.Future` is one, with `wake` beside."""
 
-    __slots__ = ("_asyncio_future_blocking", "_callbacks", "_error", "_loop", "_result", "_settled")
+    __slots__ = (
+        "_asyncio_future_blocking",
+        "_callbacks",
+        "_cancelled",
+        "_error",
+        "_loop",
+        "_result",
+        "_settled",
+    )
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._asyncio_future_blocking = False
         self._loop = loop
         self._settled = False
+        self._cancelled = False
         self._result: ResultT | None = None
         self._error: BaseException | None = None
         self._callbacks: list[tuple[Callback, Context]] | None = None
@@ -43,25 +52,32 @@ class Promise(Generic[ResultT]):
 
     def cancelled(self) -> bool:
         """See `asyncio.Future`."""
-        return isinstance(self._error, asyncio.CancelledError)
+        return self._cancelled
 
     def cancel(self, msg: object = None) -> bool:
         """See `asyncio.Future`."""
         if self._settled:
             return False
-        self.set_exception(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))
+        self._settled = self._cancelled = True
+        self._tell_all()
         return True
 
     def exception(self) -> BaseException | None:
         """See `asyncio.Future`."""
-        if isinstance(self._error, asyncio.CancelledError):
-            raise self._error
+        if self._cancelled:
+            raise asyncio.CancelledError
         return self._error
 
     def result(self) -> ResultT:
         """See `asyncio.Future`."""
+        if self._cancelled:
+            raise asyncio.CancelledError
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                # An error that keeps its promise, which keeps it, is kept until a collection.
+                del self
         if not self._settled:
             raise asyncio.InvalidStateError("Result is not set.")
         return self._result  # type: ignore[return-value]
@@ -114,4 +130,14 @@ class Promise(Generic[ResultT]):
         if not self._settled:
             self._asyncio_future_blocking = True
             yield self
-        return self.result()
+        try:
+            return self.result()
+        finally:
+            del self
+
+
+def wake_all(promises: Sequence[Promise[None]]) -> None:
+    """Settle them, as the last act of a callback; see `Promise.wake`."""
+    for promise in promises:
+        if not promise.done():
+            promise.wake(None)
