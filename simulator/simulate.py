@@ -101,6 +101,7 @@ class SimulatedRun:
     ) -> None:
         self.scenario = scenario
         self._checked = checked
+        self._trace_lines_max = trace_lines_max
         self._options = {**scenario.options, **swept}
         self._patience_s = patience_s(scenario, self._options)
         self.world = World(
@@ -262,7 +263,7 @@ class SimulatedRun:
             events=self.world.loop.callbacks,
             wall_s=self.world.elapsed_real_s(),
         )
-        record.trace = trace.lines
+        record.trace = trace.lines[-self._trace_lines_max :] if self._trace_lines_max else []
         return record
 
     # ------------------------------------------------------------------ what is told
