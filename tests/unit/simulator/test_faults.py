@@ -391,7 +391,7 @@ def test_a_killed_task_fails_and_its_taskmanager_lives() -> None:
     async def plot(story: Story) -> None:
         await story.until(lambda: story.tasks("tm-1"), "tm-1 runs something")
         await asyncio.sleep(0.3)
-        story._make(kinds.KillTask, victims="taskmanager:1", tasks="one")
+        story.make(kinds.KillTask, victims="taskmanager:1", tasks="one")
 
     record = tell(two_stages(2, taskmanagers=1, reduce_s=0.1), plot)
     ends = [attempt.end for attempt in attempts_of(record, "map")]
@@ -404,7 +404,7 @@ def test_partitions_that_vanish_are_made_again() -> None:
     async def plot(story: Story) -> None:
         await story.until(lambda: story.held("tm-1"), "tm-1 holds something")
         files = len(story.files("tm-1"))
-        story._make(kinds.LosePartitions, victims="holders", part=1.0)
+        story.make(kinds.LosePartitions, victims="holders", part=1.0)
         assert files > 0
         assert story.files("tm-1") == []
 
@@ -418,7 +418,7 @@ def test_a_cut_log_loses_its_end_while_its_leader_is_dead() -> None:
         leader = story.leader()
         shared: SimulatedStorage = story.world.storages.shared
         before = shared.used_bytes
-        made = story._make(kinds.CutLog, victims="leader", restart_after=1.0)
+        made = story.make(kinds.CutLog, victims="leader", restart_after=1.0)
         assert not leader.alive
         assert shared.used_bytes < before
         await made.over.wait()
