@@ -350,7 +350,20 @@ class Dispatcher:
         archived = await self.archived(job_id)
         raise JobEndedAlready(common_pb2.JobState.Name(archived.status.state))
 
+    async def _has_ended_parked(self, job_id: str) -> archive_pb2.ArchivedJob | None:
+        """How a parked job had ended before it was parked: only that could not be read then. It
+        is parked no longer, and what is left of it goes. None: it has not ended."""
+        archived = await self._store.read_archive(job_id)
+        if archived is not None:
+            del self._parked[job_id]
+            self._services.resources.remove_job(job_id)
+            self._supervisor.start(f"clean up {job_id}", self._remove_files(job_id))
+        return archived
+
     async def _cancel_parked(self, parked: ParkedJob) -> common_pb2.JobState.ValueType:
+        archived = await self._has_ended_parked(parked.job_id)
+        if archived is not None:
+            raise JobEndedAlready(common_pb2.JobState.Name(archived.status.state))
         status = _parked_status(parked)
         status.state = common_pb2.JOB_STATE_CANCELED
         status.ended_wall_ms = self._services.runtime.clock.wall_ms()
@@ -366,7 +379,7 @@ class Dispatcher:
         return common_pb2.JOB_STATE_CANCELED
 
     async def retry(self, job_id: str) -> None:
-        """Take a parked job up again.
+        """Take a parked job up again. One that turns out to have ended is parked no longer.
 
         Raises:
             JobNotFound: there is no parked job of that id.
@@ -378,6 +391,8 @@ class Dispatcher:
         parked = self._parked.get(job_id)
         if parked is None:
             raise JobNotFound(job_id)
+        if await self._has_ended_parked(job_id) is not None:
+            return
         await self._store.clear_recovery_attempts(job_id)
         loaded = {job.job_id: job for job in await self._store.load_all()}
         job = loaded.get(job_id)

@@ -226,12 +226,19 @@ class SimulatedRun:
         """What an operator does once the cluster is well again."""
         while True:
             try:
-                for status in await client.list_jobs():
-                    if status.state == JOB_STATE_PARKED:
-                        await client.retry(status.job_id)
-            except HoldoverError as error:
-                self.world.trace.note("world", "cannot retry a job yet", type(error).__name__)
+                jobs = await client.list_jobs()
+            except HoldoverError:
+                jobs = []
+            for status in jobs:
+                if status.state == JOB_STATE_PARKED:
+                    await self._retry(client, status.job_id)
             await asyncio.sleep(_OPERATOR_INTERVAL_S)
+
+    async def _retry(self, client: Client, job_id: str) -> None:
+        try:
+            await client.retry(job_id)
+        except HoldoverError as error:
+            self.world.trace.note("world", f"cannot retry {job_id} yet", type(error).__name__)
 
     async def _ask_for_jobs(self, client: Client) -> None:
         try:
