@@ -355,9 +355,9 @@ class Dispatcher:
         is parked no longer, and what is left of it goes. None: it has not ended."""
         archived = await self._store.read_archive(job_id)
         if archived is not None:
+            await self._store.remove(job_id)
             del self._parked[job_id]
             self._services.resources.remove_job(job_id)
-            self._supervisor.start(f"clean up {job_id}", self._remove_files(job_id))
         return archived
 
     async def _cancel_parked(self, parked: ParkedJob) -> common_pb2.JobState.ValueType:

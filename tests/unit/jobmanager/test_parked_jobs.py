@@ -29,6 +29,10 @@ async def state(leader: Leader, job_id: str) -> int:
     return (await leader.dispatcher.status(job_id)).state
 
 
+async def has_state(leader: Leader, job_id: str, wanted: int) -> bool:
+    return await state(leader, job_id) == wanted
+
+
 async def sources_are_durable(leader: Leader, job_id: str) -> bool:
     """Whether the job can get no further, and all that happened is on the disk."""
     status = await leader.dispatcher.status(job_id)
@@ -153,3 +157,32 @@ def test_a_recovery_that_cannot_be_counted_stops_no_job() -> None:
         assert await state(leader, "job") == FINISHED
 
     assert live(taskmanager, 2, life)
+
+
+@pytest.mark.parametrize("wish", ["retry", "cancel"])
+def test_a_job_that_had_ended_before_it_was_parked_keeps_its_end(wish: str) -> None:
+    """Its summary could not be read when the leader came; nothing else of it is left."""
+    taskmanager = killed_while_recovering(0)
+    disk = taskmanager.disk
+
+    async def ends_untidily(leader: Leader) -> None:
+        disk.faults.fail("remove_tree", errno.EIO, f"{ROOT}/jobs/job", times=None)
+        await leader.take_office()
+        await leader.until_cleaned_up("other")
+        await leader.until(partial(has_state, leader, "job", FINISHED), "the job's end is stored")
+
+    async def asked(leader: Leader) -> None:
+        disk.faults.heal()
+        disk.faults.fail("read", errno.EIO, f"{ROOT}/archive/job.pb")
+        await leader.take_office()
+        assert await state(leader, "job") == PARKED
+        if wish == "retry":
+            await leader.dispatcher.retry("job")
+        else:
+            with pytest.raises(JobEndedAlready, match="FINISHED"):
+                await leader.dispatcher.cancel("job")
+        assert await state(leader, "job") == FINISHED
+        await leader.until_cleaned_up("job")
+
+    assert live(taskmanager, 2, ends_untidily)
+    assert live(taskmanager, 3, asked)
