@@ -26,6 +26,7 @@ from jobmanager.split_enumeration import SourceUnreadable, source_files
 
 RECOVERY_ATTEMPTS_MAX = 3
 CLEAN_UP_RETRY_S = 5.0
+LEFTOVERS_INTERVAL_S = 30.0
 #: The record of workers is written anew as a whole: after each time its writer rests this long for
 #: each worker in it, so that thousands that register at once cost a few writes and not thousands.
 WORKERS_REST_S = 0.0001
@@ -94,8 +95,6 @@ class Dispatcher:
         ]
         await asyncio.gather(*(self._recover(job, previous_workers) for job in waiting))
         self.ready.set()
-        for job_id in await self._store.jobs_to_clean_up():
-            self._supervisor.start(f"clean up {job_id}", self._remove_files(job_id))
 
     async def _count_recovery(self, job: StoredJob) -> None:
         try:
@@ -271,13 +270,22 @@ class Dispatcher:
         await master.clean_up()
         del self._ending[master.job_id]
 
-    async def _remove_files(self, job_id: str) -> None:
+    async def remove_leftovers(self) -> None:
+        """Remove what is left of ended jobs; runs as long as the leader.
+
+        A leader before this one may have died over its clean-up. And one that stood still, and does
+        not know yet that it is none any more, may write after the clean-up was done.
+        """
         while True:
+            pause_s = LEFTOVERS_INTERVAL_S
             try:
-                return await self._store.remove(job_id)
+                for job_id in await self._store.jobs_to_clean_up():
+                    if job_id not in self._masters and job_id not in self._ending:
+                        await self._store.remove(job_id)
             except OSError as error:
-                _log.warning("clean-up fails, will retry", job=job_id, error=error)
-            await asyncio.sleep(CLEAN_UP_RETRY_S)
+                _log.warning("clean-up fails, will retry", error=error)
+                pause_s = CLEAN_UP_RETRY_S
+            await asyncio.sleep(pause_s)
 
     async def suspend(self) -> None:
         """This leader ends; every job is left to the next one, nothing of it is deleted (P31)."""
