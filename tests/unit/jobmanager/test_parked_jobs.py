@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from functools import partial
+from typing import Any
 
 import pytest
 
 from holdover.errors import JobNotFound, StorageError
 from holdover.v1 import common_pb2
+from jobmanager import job_master
 from jobmanager.dispatcher import RECOVERY_ATTEMPTS_MAX, JobEndedAlready
+from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.core import Decision
+from jobmanager.scheduler.scheduler import Scheduler
 from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.leader_lives import (
     PARALLELISM,
@@ -90,6 +96,48 @@ def test_a_job_whose_recovery_has_ended_three_leaders_is_parked_and_the_others_g
         assert await state(leader, "job") == FINISHED
         with pytest.raises(JobNotFound):
             await leader.dispatcher.retry("job")
+
+    assert live(taskmanager, 9, life)
+
+
+def test_a_worker_that_registers_while_a_retried_job_is_replayed_is_heard_after_the_recovery(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its offer is judged by the graph that the log gives, not by an empty one."""
+    taskmanager = killed_while_recovering(RECOVERY_ATTEMPTS_MAX)
+    handled: list[sig.Signal] = []
+    handle = Scheduler.handle
+
+    def noting(scheduler: Scheduler, signal: sig.Signal) -> Decision:
+        if scheduler.graph.job.job_id == "job":
+            handled.append(signal)
+        return handle(scheduler, signal)
+
+    async def life(leader: Leader) -> None:
+        replay = job_master.replay_job
+        offers: list[asyncio.Task[Any]] = []
+        held = [f for key, f in taskmanager.held.items() if key.job_id == "job"]
+        registered = sig.WorkerRegistered(
+            taskmanager.worker_id, taskmanager.data_address, refreshed=False, finished=held
+        )
+
+        async def replay_meanwhile(*arguments: Any) -> Any:
+            master = leader.dispatcher.master("job")
+            assert master is not None
+            offers.append(asyncio.create_task(master.register_worker(registered)))
+            await asyncio.sleep(0)
+            return await replay(*arguments)
+
+        await leader.take_office()
+        monkeypatch.setattr(job_master, "replay_job", replay_meanwhile)
+        monkeypatch.setattr(Scheduler, "handle", noting)
+        handled.clear()
+        await leader.dispatcher.retry("job")
+        await leader.resources.offer_all()
+        await leader.until_cleaned_up("job")
+        assert [offer.done() for offer in offers] == [True]
+        assert isinstance(handled[0], sig.RecoveryStarted), handled[:3]
+        assert any(isinstance(signal, sig.WorkerRegistered) for signal in handled)
 
     assert live(taskmanager, 9, life)
 
