@@ -11,8 +11,8 @@ import pytest
 
 from holdover.errors import JobNotFound, StorageError
 from holdover.v1 import common_pb2
-from jobmanager import job_master
 from jobmanager.dispatcher import RECOVERY_ATTEMPTS_MAX, JobEndedAlready
+from jobmanager.recovery import replay_job
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.scheduler import Scheduler
@@ -114,7 +114,6 @@ def test_a_worker_that_registers_while_a_retried_job_is_replayed_is_heard_after_
         return handle(scheduler, signal)
 
     async def life(leader: Leader) -> None:
-        replay = job_master.replay_job
         offers: list[asyncio.Task[Any]] = []
         held = [f for key, f in taskmanager.held.items() if key.job_id == "job"]
         registered = sig.WorkerRegistered(
@@ -126,10 +125,10 @@ def test_a_worker_that_registers_while_a_retried_job_is_replayed_is_heard_after_
             assert master is not None
             offers.append(asyncio.create_task(master.register_worker(registered)))
             await asyncio.sleep(0)
-            return await replay(*arguments)
+            return await replay_job(*arguments)
 
         await leader.take_office()
-        monkeypatch.setattr(job_master, "replay_job", replay_meanwhile)
+        monkeypatch.setattr("jobmanager.job_master.replay_job", replay_meanwhile)
         monkeypatch.setattr(Scheduler, "handle", noting)
         handled.clear()
         await leader.dispatcher.retry("job")
