@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdover.runtime import AppendFile, Entry, FileLock, FileStat
 from simulator.world.disk_faults import disk_error
@@ -47,7 +47,7 @@ class NewFile(NamedTuple):
     n_bytes: int
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Change:
     """A mutating operation under way. `interrupted` does what a death leaves of it, where that is
     not some of its steps."""
@@ -67,8 +67,7 @@ class ProcessDisk:
         self._process = process
         self._host = process.host
         self._writer = process.host.name
-        self._under_way: dict[int, _Change] = {}
-        self._changes_begun = 0
+        self._under_way: dict[_Change, None] = {}
         self._held: dict[FileNode, ProcessLock] = {}
         process.on_end(self._process_ended)
 
@@ -169,18 +168,11 @@ class ProcessDisk:
         operations: int = 1,
     ) -> ResultT:
         """Do something that changes the storage; it takes effect even when the caller leaves."""
-        number = self._changes_begun
-        self._changes_begun += 1
-        self._under_way[number] = _Change(steps, operation, path, interrupted)
         promise: Promise[ResultT] = Promise(self._world.loop)
-
-        def work() -> ResultT:
-            del self._under_way[number]
-            return self._traced(operation, path, steps)
-
-        self._begin(
-            device, operation, path, partial(_settle, promise, work), n_bytes, syncs, operations
-        )
+        change = _Change(steps, operation, path, interrupted)
+        self._under_way[change] = None
+        work = partial(self._carry_out, change, promise)
+        self._begin(device, operation, path, work, n_bytes, syncs, operations)
         return await promise
 
     async def write_files(self, files: Sequence[NewFile]) -> None:
@@ -231,7 +223,7 @@ class ProcessDisk:
     ) -> ResultT:
         """Do something that only reads."""
         promise: Promise[ResultT] = Promise(self._world.loop)
-        self._begin(device, operation, path, partial(_settle, promise, work), n_bytes, 0, 1)
+        self._begin(device, operation, path, partial(_look, promise, work), n_bytes, 0, 1)
         return await promise
 
     def _begin(
@@ -256,16 +248,24 @@ class ProcessDisk:
         end_s = loop.now_s + device.duration_s(loop.now_s, path, n_bytes, syncs, operations)
         loop.call_of(process, end_s, end)
 
-    def _traced(self, operation: str, path: str, steps: Steps[ResultT]) -> ResultT:
-        name = self._process.name
+    def _carry_out(self, change: _Change, promise: Promise[Any]) -> None:
+        """Do it and tell whoever waits, if anybody still does."""
+        del self._under_way[change]
+        name, note = self._process.name, self._world.trace.note
         try:
-            result = finish(steps)
-        except OSError as error:
-            code = errno.errorcode.get(error.errno or 0, "?")
-            self._world.trace.note(name, operation, f"{path} {code}")
-            raise
-        self._world.trace.note(name, operation, path)
-        return result
+            result = finish(change.steps)
+        except _OPERATION_ERRORS as error:
+            if isinstance(error, OSError):
+                code = errno.errorcode.get(error.errno or 0, "?")
+                note(name, change.operation, f"{change.path} {code}")
+            if not promise.done():
+                promise.set_exception(error)
+            return
+        note(name, change.operation, change.path)
+        if not promise.done():
+            promise.wake(result)
+        elif isinstance(result, ProcessLock):
+            result.free()
 
     def _locking(self, storage: SimulatedStorage, path: str) -> Steps[ProcessLock | None]:
         file = yield from storage.lock_steps(path, self._writer)
@@ -273,7 +273,7 @@ class ProcessDisk:
 
     def _process_ended(self) -> None:
         chance = self._storages.chance
-        changes, self._under_way = list(self._under_way.values()), {}
+        changes, self._under_way = list(self._under_way), {}
         for change in changes:
             done = _interrupt(change, chance)
             self._world.trace.note(
@@ -374,8 +374,8 @@ def _written(storage: SimulatedStorage, files: Sequence[NewFile], writer: str) -
             storage.model_size(path, n_bytes)
 
 
-def _settle(promise: Promise[ResultT], work: Callable[[], ResultT]) -> None:
-    """Do the work and tell whoever waits, if anybody still does."""
+def _look(promise: Promise[ResultT], work: Callable[[], ResultT]) -> None:
+    """Tell whoever waits what there is, if anybody still waits."""
     try:
         result = work()
     except _OPERATION_ERRORS as error:
@@ -384,8 +384,6 @@ def _settle(promise: Promise[ResultT], work: Callable[[], ResultT]) -> None:
         return
     if not promise.done():
         promise.wake(result)
-    elif isinstance(result, ProcessLock):
-        result.free()
 
 
 def _interrupt(change: _Change, chance: random.Random) -> str:
