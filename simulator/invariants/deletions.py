@@ -72,10 +72,12 @@ class NothingIsDeletedEarly(Invariant):
     def check(self) -> None:
         """Compare what TaskManagers hold with what they held at the last check."""
         for leader in self.view.leaders():
-            for job in leader.jobs:
-                if job.log is None:
-                    self._without_recovery[job.job_id] = None
+            self._remember_without_recovery(leader)
         self._follow_all()
+
+    def _remember_without_recovery(self, leader: LeaderView) -> None:
+        without = [job.job_id for job in leader.jobs if job.log is None]
+        self._without_recovery.update(dict.fromkeys(without))
 
     def _follow_all(self) -> None:
         self._holders = {worker.name: self._follow(worker) for worker in self.view.workers()}
@@ -113,6 +115,7 @@ class NothingIsDeletedEarly(Invariant):
     def leader_ends(self, leader: LeaderView) -> None:
         """What this leader has had deleted is not needed by one that knows its log only. An order
         that it has not sent (it waits for the log) has deleted nothing."""
+        self._remember_without_recovery(leader)
         self._follow_all()
         for job in leader.jobs:
             released = self._released.get((leader.name, leader.epoch, job.job_id))
