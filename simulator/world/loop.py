@@ -289,7 +289,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _generator_is_dropped(self, generator: AsyncGenerator[Any, Any]) -> None:
         process = self._generators.pop(generator, self.world_process)
         if process.alive and not self._closed:
-            process.spawn(generator.aclose())
+            # Its own awaitable is no coroutine to asyncio in every version of Python.
+            process.spawn(_close(generator))
 
     def close(self) -> None:
         """The run is over: let go of all tasks without letting any of them act.
@@ -451,6 +452,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         raise NotImplementedError(
             f"{func!r}: services start no threads; this belongs behind the Runtime"
         )
+
+
+async def _close(generator: AsyncGenerator[Any, Any]) -> None:
+    await generator.aclose()
 
 
 def task_place(task: asyncio.Task[Any]) -> str:
