@@ -70,15 +70,15 @@ def test_the_death_of_a_taskmanager_is_a_reason() -> None:
 
 def test_a_job_without_recovery_is_deleted_when_its_leader_is_lost() -> None:
     """Behaviour 4.3. Its leader may have died before anybody has looked at it."""
-    leader = LeaderView("jm-0#0", 1, jobs=(RunningJob("job", scheduler()),))
-    for leading in ([leader], []):
-        cluster = KnownCluster(living=[worker("tm-0", KEY)], leading=leading)
-        invariant = cluster.checked(NothingIsDeletedEarly)
-        invariant.check()
-        invariant.leader_ends(leader)
-        cluster.living = [worker("tm-0")]
-        invariant.check()
-        assert cluster.findings == []
+    cluster = KnownCluster(living=[worker("tm-0", KEY)])
+    invariant = cluster.checked(NothingIsDeletedEarly)
+    graph = chain(2)
+    graph.options.add(key="execution.batch.job-recovery.enabled", value="false")
+    invariant.step(step(scheduler(replayed(graph, [])), sig.JobStarted()))
+    invariant.check()
+    cluster.living = [worker("tm-0")]
+    invariant.check()
+    assert cluster.findings == []
 
 
 def test_a_deletion_whose_reason_dies_with_the_leader_is_found() -> None:
