@@ -279,7 +279,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._running = False
             asyncio.events._set_running_loop(before)
             sys.set_asyncgen_hooks(*hooks)
-            gc.unfreeze()
+            # Between the run and `close` its record is made: a collection then would walk through
+            # the whole world.
+            gc.freeze()
             if collecting:
                 gc.enable()
 
@@ -314,6 +316,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._timers.clear()
         self._listed.clear()
         self._exception_handler = None
+        gc.unfreeze()
 
     # ------------------------------------------------------------------ asyncio's interface
 
