@@ -18,6 +18,7 @@ import gc
 import itertools
 import random
 import sys
+import warnings
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -302,7 +303,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if self._closed:
             return
         self._closed = True
-        with self._as_running_loop():
+        with self._as_running_loop(), warnings.catch_warnings():
+            # Work that was begun in the moment of a death, and never had a turn, is no mistake.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             for task in [*self.graveyard, *asyncio.all_tasks(self)]:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 coroutine = task.get_coro()
