@@ -37,6 +37,9 @@ class Transfer:
             self.network.stalled.pop(self, None)
             source.peers.pop(self, None)
             target.peers.pop(self, None)
+        # Nothing of it is under way any more. What keeps itself is kept until garbage is collected,
+        # and a large world has a million of these.
+        self.directions = ()
 
     def _done(self) -> None:
         if not self.arrived.done():
@@ -65,8 +68,10 @@ class Transfer:
             node.at(give_up_s, self._give_up, give_up_s)
 
     def _give_up(self, after_s: float) -> None:
+        if self not in self.network.stalled:
+            return
         heard_s = max(direction.heard_s for direction in self.directions)
-        if self in self.network.stalled and heard_s <= after_s - self.network.keepalive_s:
+        if heard_s <= after_s - self.network.keepalive_s:
             self._fail("nothing was heard of the other side for too long")
 
 
@@ -77,17 +82,17 @@ class Exchange(Transfer):
         self, client: Node, server: Node, answer: Callable[[], int], timeout_s: float
     ) -> None:
         super().__init__(client, server)
-        self._answer = answer
-        self._answered = False
+        #: Nothing once it has been called.
+        self._answer: Callable[[], int] | None = answer
         client.deadlines.add(self.network.loop.now_s + timeout_s, self)
 
     def _done(self) -> None:
         """The request has arrived; called as the server."""
         client, server = self._ends
-        if self.arrived.done() or not client.process.alive:
+        answer, self._answer = self._answer, None
+        if answer is None or self.arrived.done() or not client.process.alive:
             return
-        self._answered = True
-        n_bytes = self._answer()
+        n_bytes = answer()
         self.network.note(server.process.name, "transfer", f"{n_bytes} to {client.process.name}")
         back = Direction(self, server, client)
         self.directions += (back,)
@@ -96,7 +101,7 @@ class Exchange(Transfer):
     def has_ended(self) -> bool:
         """See `Expiring`: it is for the request to arrive in time; the answer then comes, or its
         connection breaks."""
-        return self._answered or self.arrived.done()
+        return self._answer is None or self.arrived.done()
 
     def deadline_passed(self) -> None:
         """See `Expiring`."""
