@@ -17,8 +17,9 @@ from jobmanager.event_store.errors import (
 from jobmanager.event_store.findings import FindingKind, LogFinding, LogFindings
 from jobmanager.event_store.reader import LogContents, read_log, replay
 from jobmanager.event_store.segments import set_aside
+from jobmanager.event_store.settings import EventWriterSettings
 from jobmanager.event_store.status import EventStoreMode, EventStoreStatus
-from jobmanager.event_store.writer import EventWriterSettings, JobEventWriter
+from jobmanager.event_store.writer import JobEventWriter
 
 __all__ = [
     "EventStoreDegraded",

@@ -6,20 +6,23 @@ for all that has gathered, when the buffer is full, its interval has passed, or 
 After any error the segment is sealed and the buffer dropped: memory stays bounded for however long
 storage is away. The writer then tries a fresh segment that begins with a snapshot of the present
 state, which contains whatever was dropped. The first segment of a leader that found an earlier log
-begins with a snapshot too, so that it never builds on bytes that another process wrote.
+begins with a snapshot too, so that it never builds on bytes that another process wrote; and so does
+another one whenever the log has grown by enough.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from holdover.runtime import Clock, Disk
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
 from holdover.v1.events_pb2 import JobEvent, JobEventRecord, SnapshotBegin, SnapshotEnd
+from jobmanager.event_store.compaction import LogGrowth
 from jobmanager.event_store.errors import EventStoreDegraded, EventTooLarge
 from jobmanager.event_store.hang_guard import HangGuard
 from jobmanager.event_store.records import (
@@ -30,39 +33,16 @@ from jobmanager.event_store.records import (
 )
 from jobmanager.event_store.segment_writer import SegmentWriter
 from jobmanager.event_store.segments import next_index, remove_segments_before, sync_segments
+from jobmanager.event_store.settings import EventWriterSettings
 from jobmanager.event_store.status import EventStoreMode, EventStoreStatus
 
 _log = Log(__name__)
 
 _LOOP_NAME = "event log flush"
-_LOG_INTERVAL_S = 10.0
+# The same trouble is logged so often at most (case P06).
+_LOG_INTERVAL_S = 4.0
 # Events of a snapshot that are encoded between two looks at the event loop.
 _SNAPSHOT_SLICE = 256
-
-
-@dataclass(frozen=True, slots=True)
-class EventWriterSettings:
-    """Bounds and times of a writer.
-
-    Attributes:
-        buffer_bytes: flush when so much is buffered (job-event.store.write-buffer.size).
-        flush_interval_s: flush when something has been buffered for so long (...flush-interval).
-        buffer_bytes_max: back pressure above it (...max-size); beyond it events are dropped for
-            a snapshot, so that memory is bounded whatever callers do.
-        segment_bytes_max: begin a new segment above it (job-event.store.segment-size).
-        hang_limit_s: a storage call without an answer for so long counts as failed.
-        flush_timeout_s: how long `flush` waits unless told.
-        retry_delay_first_s, retry_delay_max_s: pause after an error, doubling.
-    """
-
-    buffer_bytes: int = 1024 * 1024
-    flush_interval_s: float = 1.0
-    buffer_bytes_max: int = 16 * 1024 * 1024
-    segment_bytes_max: int = 64 * 1024 * 1024
-    hang_limit_s: float = 5.0
-    flush_timeout_s: float = 30.0
-    retry_delay_first_s: float = 0.1
-    retry_delay_max_s: float = 5.0
 
 
 class JobEventWriter:
@@ -100,6 +80,8 @@ class JobEventWriter:
         self._log = _log.bind(job=job_id, directory=directory)
         self._guard = HangGuard(self._settings.hang_limit_s)
         self._supervisor = Supervisor(f"event writer of {job_id}", self._loop_is_lost)
+        self._record = JobEventRecord(leader_epoch=leader_epoch)  # filled anew for each event
+        self._growth = LogGrowth(self._settings.compaction_bytes)
 
         self._buffer: list[bytes] = []
         self._buffer_bytes = 0
@@ -110,7 +92,8 @@ class JobEventWriter:
         self._durable_sequence = replayed_sequence
         self._written_bytes = 0
         self._syncs = 0
-        self._last_flush_ms = 0
+        self._last_flush_s = 0.0
+        self._flush_s_total = 0.0
 
         self._segment: SegmentWriter | None = None
         self._next_index: int | None = None  # None: the directory was not looked at yet
@@ -123,7 +106,8 @@ class JobEventWriter:
 
         self._reason = ""
         self._failures = 0
-        self._logged_s: float | None = None
+        self._failures_total = 0
+        self._logged_s: dict[str, float] = {}
         self._closed = False
 
     # What the JobMaster calls
@@ -169,7 +153,9 @@ class JobEventWriter:
             buffered_bytes=self._buffer_bytes + self._in_flight_bytes,
             written_bytes=self._written_bytes,
             syncs=self._syncs,
-            last_flush_ms=self._last_flush_ms,
+            last_flush_s=self._last_flush_s,
+            flush_s_total=self._flush_s_total,
+            failures=self._failures_total,
         )
 
     def append(self, event: JobEvent) -> int:
@@ -262,8 +248,8 @@ class JobEventWriter:
 
     async def _run(self) -> None:
         while True:
-            await self._wait_until_due()
             try:
+                await self._wait_until_due()
                 await self._guard.room()
                 await self._write_out()
             except OSError as error:
@@ -277,7 +263,12 @@ class JobEventWriter:
         while self._sequence <= self._durable_sequence and not self._reason:
             self._flush_requested = False
             self._wake.clear()
-            await self._wake.wait()
+            try:
+                async with asyncio.timeout(self._settings.probe_interval_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                if self._segment is not None:
+                    await self._segment.check_present()
         waited_s = self._clock.monotonic_s() - self._oldest_s if self._buffer else 0.0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, self._settings.flush_interval_s - waited_s)):
@@ -308,11 +299,13 @@ class JobEventWriter:
             await self._write_snapshot(index)
         else:
             await self._write_buffer(index)
+        durable = self._durable_sequence
         if self._reason:
-            self._log.info("event log is durable again", sequence=self._durable_sequence)
+            self._log.info("event log is durable again, recovery: ACTIVE", sequence=durable)
         self._reason = ""
         self._failures = 0
-        self._last_flush_ms = round((self._clock.monotonic_s() - started_s) * 1000)
+        self._last_flush_s = self._clock.monotonic_s() - started_s
+        self._flush_s_total += self._last_flush_s
         self._room.set()
         for target, waiter in self._waiters:
             if target <= self._durable_sequence and not waiter.done():
@@ -320,6 +313,8 @@ class JobEventWriter:
         self._tell_status()
         if self._superseding is not None:
             await self._remove_superseded(self._superseding)
+        if self._growth.is_due:
+            self._drop_for_snapshot()
 
     async def _prepare_directory(self) -> int:
         """The index of the next segment. Looks at the directory, and at what it holds, once."""
@@ -331,7 +326,18 @@ class JobEventWriter:
             self._next_index = await self._guard.call(
                 path, next_index(self._disk, path, self._leader_epoch)
             )
+        elif self._failures:
+            await self._restore_directory()
         return self._next_index
+
+    async def _restore_directory(self) -> None:
+        """Create the log's directory anew if it has vanished, but not the job's around it: without
+        that there is no job to recover, and a deposed leader must not bring back one that its
+        successor has ended."""
+        job_directory = posixpath.dirname(self._directory)
+        if await self._guard.call(job_directory, self._disk.stat(job_directory)) is None:
+            raise FileNotFoundError(errno.ENOENT, "the job's directory is gone", job_directory)
+        await self._guard.call(self._directory, self._disk.make_directories(self._directory))
 
     async def _open_segment(self, index: int) -> SegmentId:
         """Begin a segment. An index is used once, whatever becomes of its file."""
@@ -361,6 +367,7 @@ class JobEventWriter:
         finally:
             self._in_flight_bytes = 0
         self._now_durable(last, written)
+        self._growth.written(written)
 
     async def _write_snapshot(self, index: int) -> None:
         segment_id = await self._open_segment(index)
@@ -386,6 +393,7 @@ class JobEventWriter:
             header = None
         await self._segment.sync()
         self._now_durable(last, written)
+        self._growth.snapshot_written(written)
         self._superseding = segment_id
 
     async def _remove_superseded(self, before: SegmentId) -> None:
@@ -408,12 +416,10 @@ class JobEventWriter:
         )
 
     def _frame(self, sequence: int, event: JobEvent) -> bytes:
-        record = JobEventRecord(
-            sequence=sequence,
-            leader_epoch=self._leader_epoch,
-            wall_ms=self._clock.wall_ms(),
-            event=event,
-        )
+        record = self._record
+        record.sequence = sequence
+        record.wall_ms = self._clock.wall_ms()
+        record.event.CopyFrom(event)
         payload = record.SerializeToString(deterministic=True)
         if len(payload) > RECORD_BYTES_MAX:
             raise EventTooLarge(
@@ -441,15 +447,17 @@ class JobEventWriter:
         self._drop_for_snapshot()
         self._reason = reason
         self._failures += 1
-        self._warn("event log is degraded", reason)
+        self._failures_total += 1
+        self._warn("event log cannot be written, recovery: DEGRADED", reason)
         self._tell_status()
         await self._seal()
 
     def _warn(self, event: str, reason: str) -> None:
         """Log what is tried again and may fail again, but not each time (case P06)."""
         now_s = self._clock.monotonic_s()
-        if self._logged_s is None or now_s - self._logged_s >= _LOG_INTERVAL_S:
-            self._logged_s = now_s
+        logged_s = self._logged_s.get(event)
+        if logged_s is None or now_s - logged_s >= _LOG_INTERVAL_S:
+            self._logged_s[event] = now_s
             self._log.warning(event, reason=reason, failures=self._failures)
 
     def _retry_delay_s(self) -> float:
