@@ -204,7 +204,6 @@ def _draw_options(chance: random.Random) -> dict[str, str]:
     heartbeat_s = between(chance, 0.5, 2.0)
     wait_s = between(chance, 0.5, 12.0)
     buffer = chance.choice(("1 b", "300 b", "4 kb", "1 mb"))
-    segment = chance.choice(("4 kb", "4 kb", "64 kb", "64 mb"))
     return {
         "heartbeat.interval": f"{heartbeat_s} s",
         "heartbeat.timeout": f"{rounded(heartbeat_s * chance.uniform(2.0, 6.0))} s",
@@ -225,7 +224,9 @@ def _draw_options(chance: random.Random) -> dict[str, str]:
         "jobmanager.partition.release-during-job-execution": _usually(chance, 0.8, "true", "false"),
         "job-event.store.write-buffer.size": buffer,
         "job-event.store.write-buffer.flush-interval": _seconds(chance, 0.02, 4.0),
-        "job-event.store.segment-size": segment,
+        "job-event.store.segment-size": (
+            segment := chance.choice(("4 kb", "4 kb", "64 kb", "64 mb"))
+        ),
         "job-event.store.compaction-size": segment,
         "execution.batch.adaptive.auto-parallelism.max-parallelism": str(chance.randint(2, 8)),
         "execution.batch.adaptive.auto-parallelism.avg-data-volume-per-task": chance.choice(

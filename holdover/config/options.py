@@ -272,8 +272,8 @@ JOB_EVENT_STORE_COMPACTION_SIZE = Option(
     "job-event.store.compaction-size",
     Size(4 * _KB),
     "64 mb",
-    "The event log is rewritten as a snapshot of the job's state when it has grown by this much, and"
-    " by more than its last snapshot has; and by every leader that recovers the job.",
+    "The event log is rewritten as a snapshot of the job's state when it has grown by this much"
+    " since the last one, and at least doubled; every leader that recovers the job does it too.",
 )
 
 # --- Parallelism --------------------------------------------------------------------------------
