@@ -177,10 +177,11 @@ async def events(target: Target, job_id: str, from_sequence: int, as_json: bool)
             if as_json:
                 write_json(plain(record))
             else:
-                typer.echo(_event_line(record))
+                typer.echo(event_line(record))
 
 
-def _event_line(record: JobEventRecord) -> str:
+def event_line(record: JobEventRecord) -> str:
+    """One record for people."""
     kind = record.event.WhichOneof("kind") or "unknown to this version"
     event = plain(record.event).get(kind, {})
     details = ", ".join(_details(event))
