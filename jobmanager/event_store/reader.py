@@ -44,6 +44,7 @@ OnRecord = Callable[[JobEventRecord], None]
 # Small enough that decoding one chunk does not hold up the event loop.
 _CHUNK_BYTES: Final = 64 * 1024
 _READ_TRIES: Final = 3
+_MARKERS: Final = frozenset({"snapshot_begin", "snapshot_end"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +179,12 @@ async def _incomplete_snapshot(disk: Disk, segment: _Segment) -> LogFinding | No
     def count(frame: Frame) -> None:
         nonlocal frames, expected, is_complete
         if frames == 0:
-            record = _parsed(segment, frame)
-            if record.event.WhichOneof("kind") != "snapshot_begin":
+            record, kind = _parsed(segment, frame)
+            if kind != "snapshot_begin":
                 raise LogDamaged(segment.path, frame.offset, "the snapshot has no beginning")
             expected = record.event.snapshot_begin.records
         elif expected is not None and frames == expected + 1:
-            record = _parsed(segment, frame)
+            record, _ = _parsed(segment, frame)
             if record.event.snapshot_end.records != expected:
                 raise LogDamaged(segment.path, frame.offset, "the snapshot does not end here")
             is_complete = True
@@ -228,7 +229,8 @@ def _torn_or_damaged(path: str, decoder: FrameDecoder) -> LogFinding:
     return LogFinding(FindingKind.TORN_TAIL, path, defect.offset, defect.reason)
 
 
-def _parsed(segment: _Segment, frame: Frame) -> JobEventRecord:
+def _parsed(segment: _Segment, frame: Frame) -> tuple[JobEventRecord, str]:
+    """The record and the kind of its event."""
     try:
         record = JobEventRecord.FromString(frame.payload)
     except DecodeError:
@@ -237,7 +239,8 @@ def _parsed(segment: _Segment, frame: Frame) -> JobEventRecord:
         raise LogDamaged(
             segment.path, frame.offset, f"the record is of leader epoch {record.leader_epoch}"
         )
-    if record.event.WhichOneof("kind") is None:
+    kind: str | None = record.event.WhichOneof("kind")
+    if kind is None:
         unknown = UnknownFieldSet(record.event)
         numbers = [str(unknown[at].field_number) for at in range(len(unknown))]
         raise UnknownEventType(
@@ -245,7 +248,7 @@ def _parsed(segment: _Segment, frame: Frame) -> JobEventRecord:
             frame.offset,
             f"the event type {', '.join(numbers) or 'of the record'} is unknown to this version",
         )
-    return record
+    return record, kind
 
 
 @dataclass(slots=True)
@@ -356,7 +359,7 @@ class _Replay:
         return torn
 
     def _take(self, segment: _Segment, frame: Frame) -> None:
-        record = _parsed(segment, frame)
+        record, kind = _parsed(segment, frame)
         if record.sequence != self.last_sequence + 1:
             raise LogDamaged(
                 segment.path,
@@ -366,7 +369,7 @@ class _Replay:
         self.last_sequence = record.sequence
         self.last_epoch = record.leader_epoch
         self.last_wall_ms = record.wall_ms
-        is_marker = record.event.WhichOneof("kind") in {"snapshot_begin", "snapshot_end"}
+        is_marker = kind in _MARKERS
         if not is_marker:
             self.events += 1
         if self.with_markers or not is_marker:
