@@ -15,7 +15,7 @@ from jobmanager.event_store.errors import (
     UnsupportedLogVersion,
 )
 from jobmanager.event_store.findings import FindingKind, LogFinding, LogFindings
-from jobmanager.event_store.reader import LogContents, read_log, replay
+from jobmanager.event_store.reader import LogContents, read_log, replay, settled
 from jobmanager.event_store.segments import set_aside
 from jobmanager.event_store.settings import EventWriterSettings
 from jobmanager.event_store.status import EventStoreMode, EventStoreStatus
@@ -39,4 +39,5 @@ __all__ = [
     "read_log",
     "replay",
     "set_aside",
+    "settled",
 ]

@@ -10,9 +10,9 @@ crash and becomes a finding. Any other raises `LogDamaged`: history is never sil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -39,11 +39,12 @@ from jobmanager.event_store.records import (
 )
 from jobmanager.event_store.segments import SegmentFile, list_segments
 
+T = TypeVar("T")
 OnRecord = Callable[[JobEventRecord], None]
 
 # Small enough that decoding one chunk does not hold up the event loop.
 _CHUNK_BYTES: Final = 64 * 1024
-_READ_TRIES: Final = 3
+_READ_TRIES: Final = 10
 _MARKERS: Final = frozenset({"snapshot_begin", "snapshot_end"})
 
 
@@ -86,18 +87,35 @@ async def read_log(
 
     The log may be written, and compacted, meanwhile. Raises as `replay`.
     """
-    for attempt in range(1, _READ_TRIES + 1):
+
+    async def read() -> LogContents:
         records: list[JobEventRecord] = []
 
-        def keep(record: JobEventRecord, kept: list[JobEventRecord] = records) -> None:
+        def keep(record: JobEventRecord) -> None:
             if record.sequence >= from_sequence:
-                kept.append(record)
+                records.append(record)
 
+        findings = await replay(disk, directory, keep, job_id=job_id, with_markers=True)
+        return LogContents(records, findings)
+
+    return await settled(disk, directory, read)
+
+
+async def settled(disk: Disk, directory: str, read: Callable[[], Awaitable[T]]) -> T:
+    """The outcome of reading the log, which may be compacted meanwhile: by its leader, or by one
+    that was deposed and does not know it yet.
+
+    What `read` raises counts only if the log still has the segments that it had before; otherwise
+    it reads anew, a few times at most.
+    """
+    for attempt in range(1, _READ_TRIES + 1):
+        before = await list_segments(disk, directory)
         try:
-            findings = await replay(disk, directory, keep, job_id=job_id, with_markers=True)
-            return LogContents(records, findings)
-        except FileNotFoundError:  # compaction has removed a segment under our eyes
-            if attempt == _READ_TRIES:
+            return await read()
+        except (FileNotFoundError, LogDamaged):
+            after = await list_segments(disk, directory)
+            same = [file.path for file in before] == [file.path for file in after]
+            if same or attempt == _READ_TRIES:
                 raise
     raise AssertionError("not reached")
 

@@ -87,7 +87,7 @@ SEEN_BY = {"leader_epoch": 1, "wall_ms": LoopClock().wall_ms()}
 
 def recovered(disk: SimulatedStorage) -> tuple[bytes, LogFindings]:
     """The state that a new leader reads from the log, and what it says of it."""
-    replayed = at_once(replay_job(disk, DIRECTORY, ExecutionGraph(wide(SUBTASKS))))
+    replayed = at_once(replay_job(disk, DIRECTORY, wide(SUBTASKS)))
     return state_of(replayed.graph, replayed.history), replayed.findings
 
 

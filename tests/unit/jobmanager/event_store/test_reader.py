@@ -12,7 +12,10 @@ from jobmanager.event_store import (
     UnsupportedLogVersion,
     read_log,
     set_aside,
+    settled,
 )
+from jobmanager.event_store.records import SegmentId
+from jobmanager.event_store.segments import list_segments, remove_segments_before
 from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.event_store.event_logs import (
     DIRECTORY,
@@ -262,3 +265,52 @@ async def test_an_empty_segment_is_the_trace_of_a_crash_at_its_creation() -> Non
     found, findings = await replayed(disk)
     assert found == [0, 1]
     assert [one.kind for one in findings.findings] == [FindingKind.TORN_TAIL]
+
+
+class CompactedMeanwhile(SimulatedStorage):
+    """At the n-th read somebody rewrites the log: the segments that were listed are gone."""
+
+    def __init__(self, at_read: int) -> None:
+        super().__init__()
+        self.reads = 0
+        self.at_read = at_read
+
+    async def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        self.reads += 1
+        if self.reads == self.at_read:
+            index = SegmentId.of_file_name((await list_segments(self, DIRECTORY))[-1].path[-27:])
+            assert index is not None
+            snapshot = segment(
+                numbers(0, 9), index=index.index + 1, first=20, durable=9, is_snapshot=True
+            )
+            await put(self, snapshot, index=index.index + 1)
+            await remove_segments_before(self, DIRECTORY, SegmentId(1, index.index + 1))
+        return await super().read(path, offset, length)
+
+
+@pytest.mark.parametrize("at_read", range(1, 12))
+async def test_a_log_that_is_compacted_while_it_is_read_is_read_anew(at_read: int) -> None:
+    """A deposed leader may do it while its successor replays."""
+    disk = CompactedMeanwhile(at_read)
+    for index in range(3):
+        events = numbers(3 * index, 3 * index + 3)
+        await put(disk, segment(events, index=index, first=3 * index + 1), index=index)
+
+    async def read() -> list[int]:
+        return (await replayed(disk))[0]
+
+    assert await settled(disk, DIRECTORY, read) == list(range(9))
+
+
+async def test_a_log_that_stays_damaged_is_not_read_again_and_again() -> None:
+    disk = SimulatedStorage()
+    await put(disk, segment(numbers(3, 6), index=1, first=4), index=1)
+    reads: list[int] = []
+
+    async def read() -> None:
+        reads.append(1)
+        await replayed(disk)
+
+    with pytest.raises(LogDamaged):
+        await settled(disk, DIRECTORY, read)
+    assert reads == [1]
