@@ -1,7 +1,8 @@
 """The asynchronous writer of a job's event log (FLIP-383, JobEventStore; cases P02, P05, P06, P08).
 
 `append` only encodes into a buffer. A supervised loop writes the buffer out: one write and one sync
-for all that has gathered, when the buffer is full, its interval has passed, or somebody asks.
+for all that has gathered (a backlog takes a write for each MiB or so), when the buffer is full, its
+interval has passed, or somebody asks.
 
 After any error the segment is sealed and the buffer dropped: memory stays bounded for however long
 storage is away. The writer then tries a fresh segment that begins with a snapshot of the present
@@ -21,10 +22,11 @@ from collections.abc import Callable, Sequence
 from holdover.runtime import Clock, Disk
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
-from holdover.v1.events_pb2 import JobEvent, JobEventRecord, SnapshotBegin, SnapshotEnd
+from holdover.v1.events_pb2 import JobEvent, SnapshotBegin, SnapshotEnd
 from jobmanager.event_store.compaction import LogGrowth
 from jobmanager.event_store.errors import EventStoreDegraded, EventTooLarge
 from jobmanager.event_store.hang_guard import HangGuard
+from jobmanager.event_store.record_encoder import RecordEncoder
 from jobmanager.event_store.records import (
     RECORD_BYTES_MAX,
     SegmentHeader,
@@ -35,6 +37,7 @@ from jobmanager.event_store.segment_writer import SegmentWriter
 from jobmanager.event_store.segments import next_index, remove_segments_before, sync_segments
 from jobmanager.event_store.settings import EventWriterSettings
 from jobmanager.event_store.status import EventStoreMode, EventStoreStatus
+from jobmanager.event_store.write_buffer import WriteBuffer
 
 _log = Log(__name__)
 
@@ -80,11 +83,10 @@ class JobEventWriter:
         self._log = _log.bind(job=job_id, directory=directory)
         self._guard = HangGuard(self._settings.hang_limit_s)
         self._supervisor = Supervisor(f"event writer of {job_id}", self._loop_is_lost)
-        self._record = JobEventRecord(leader_epoch=leader_epoch)  # filled anew for each event
+        self._encoder = RecordEncoder(leader_epoch)
         self._growth = LogGrowth(self._settings.compaction_bytes)
 
-        self._buffer: list[bytes] = []
-        self._buffer_bytes = 0
+        self._buffer = WriteBuffer()
         self._in_flight_bytes = 0
         self._oldest_s = 0.0
         self._sequence = replayed_sequence
@@ -128,8 +130,8 @@ class JobEventWriter:
     def unwritten(self) -> tuple[bytes, ...] | None:
         """Encoded records in memory; None while a write is under way or a snapshot is due, when
         the log's future content cannot be told from outside."""
-        all_else_is_durable = self._durable_sequence + len(self._buffer) == self._sequence
-        return tuple(self._buffer) if all_else_is_durable and not self._needs_snapshot else None
+        all_else_is_durable = self._durable_sequence + self._buffer.records == self._sequence
+        return self._buffer.parts() if all_else_is_durable and not self._needs_snapshot else None
 
     @property
     def directory(self) -> str:
@@ -150,7 +152,7 @@ class JobEventWriter:
             appended=self._appended,
             sequence=self._sequence,
             durable_sequence=self._durable_sequence,
-            buffered_bytes=self._buffer_bytes + self._in_flight_bytes,
+            buffered_bytes=self._buffer.bytes + self._in_flight_bytes,
             written_bytes=self._written_bytes,
             syncs=self._syncs,
             last_flush_s=self._last_flush_s,
@@ -169,18 +171,21 @@ class JobEventWriter:
         self._sequence += 1
         self._appended += 1
         if not self._needs_snapshot:
-            if not self._buffer:
+            if not self._buffer.records:
                 self._oldest_s = self._clock.monotonic_s()
-            self._buffer.append(frame)
-            self._buffer_bytes += len(frame)
-            if self._buffer_bytes + self._in_flight_bytes > self._settings.buffer_bytes_max:
-                self._drop_for_snapshot()
-        self._wake.set()
+                self._wake.set()
+            self._buffer.add(frame)
+            if self._buffer.bytes >= self._settings.buffer_bytes:
+                self._wake.set()
+                if self._buffer.bytes + self._in_flight_bytes > self._settings.buffer_bytes_max:
+                    self._drop_for_snapshot()
+        else:
+            self._wake.set()
         return self._sequence
 
     def has_room(self) -> bool:
         """Whether more events should be appended now."""
-        used = self._buffer_bytes + self._in_flight_bytes
+        used = self._buffer.bytes + self._in_flight_bytes
         return self._needs_snapshot or used < self._settings.buffer_bytes_max
 
     async def wait_for_room(self) -> None:
@@ -269,7 +274,7 @@ class JobEventWriter:
             except TimeoutError:
                 if self._segment is not None:
                     await self._segment.check_present()
-        waited_s = self._clock.monotonic_s() - self._oldest_s if self._buffer else 0.0
+        waited_s = self._clock.monotonic_s() - self._oldest_s if self._buffer.records else 0.0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, self._settings.flush_interval_s - waited_s)):
                 while not self._is_urgent():
@@ -281,7 +286,7 @@ class JobEventWriter:
             self._flush_requested
             or bool(self._waiters)
             or bool(self._reason)
-            or self._buffer_bytes >= self._settings.buffer_bytes
+            or self._buffer.bytes >= self._settings.buffer_bytes
         )
 
     async def _write_out(self) -> None:
@@ -354,15 +359,16 @@ class JobEventWriter:
             segment_id = await self._open_segment(index)
             if self._needs_snapshot:  # the buffer overflowed meanwhile
                 return
-            first = self._sequence - len(self._buffer) + 1
+            first = self._sequence - self._buffer.records + 1
             header = self._header(segment_id, first, is_snapshot=False)
         assert self._segment is not None
         last = self._sequence
-        data = b"".join(self._buffer)
-        self._buffer.clear()
-        self._in_flight_bytes, self._buffer_bytes = self._buffer_bytes, 0
+        self._in_flight_bytes = self._buffer.bytes
+        written = 0
         try:
-            written = await self._segment.write(data, header)
+            for block in self._buffer.take():
+                written += await self._segment.write(block, header)
+                header = None
             await self._segment.sync()
         finally:
             self._in_flight_bytes = 0
@@ -416,11 +422,7 @@ class JobEventWriter:
         )
 
     def _frame(self, sequence: int, event: JobEvent) -> bytes:
-        record = self._record
-        record.sequence = sequence
-        record.wall_ms = self._clock.wall_ms()
-        record.event.CopyFrom(event)
-        payload = record.SerializeToString(deterministic=True)
+        payload = self._encoder.encode(sequence, self._clock.wall_ms(), event)
         if len(payload) > RECORD_BYTES_MAX:
             raise EventTooLarge(
                 self._directory,
@@ -438,7 +440,6 @@ class JobEventWriter:
     def _drop_for_snapshot(self) -> None:
         """From now on nothing is buffered, since the next snapshot will contain it."""
         self._buffer.clear()
-        self._buffer_bytes = 0
         self._needs_snapshot = True
         self._room.set()
 

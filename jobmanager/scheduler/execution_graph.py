@@ -110,12 +110,13 @@ class ExecutionGraph:
         vertex.splits = tuple(event.splits)
 
     def _apply_finished(self, event: events_pb2.ExecutionVertexFinished) -> None:
-        key = event.execution.attempt
+        execution = event.execution
+        key = execution.attempt
         vertex = self.vertex_at(key.vertex_id, key.subtask)
         if vertex.state is ExecutionState.FINISHED:
             raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} finishes twice")
         owner = self._job_vertex(key.vertex_id)
-        if any(not 0 <= index < len(owner.splits) for index in event.execution.splits):
+        if any(not 0 <= index < len(owner.splits) for index in execution.splits):
             raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} reads unknown splits")
         before = vertex.worker_id
         # An adopted attempt belongs to an earlier leader: whatever this leader had begun is over
@@ -123,12 +124,12 @@ class ExecutionGraph:
         self.transition(vertex, ExecutionState.FINISHED)
         vertex.attempt = key.attempt
         vertex.epoch = key.leader_epoch
-        vertex.finished = event.execution
+        vertex.finished = execution
         vertex.stored_at = event.location.worker_id
         vertex.slot = None
         vertex.held = False
-        vertex.splits = list(event.execution.splits)
-        owner.add_output(event.execution)
+        vertex.splits = list(execution.splits)
+        owner.add_output(execution)
         owner.output_version += 1
         self._moved(vertex, before)
 
