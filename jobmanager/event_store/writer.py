@@ -177,8 +177,8 @@ class JobEventWriter:
             self._buffer.add(frame)
             if self._buffer.bytes >= self._settings.buffer_bytes:
                 self._wake.set()
-                if self._buffer.bytes + self._in_flight_bytes > self._settings.buffer_bytes_max:
-                    self._drop_for_snapshot()
+            if self._buffer.bytes + self._in_flight_bytes > self._settings.buffer_bytes_max:
+                self._drop_for_snapshot()
         else:
             self._wake.set()
         return self._sequence
