@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import shutil
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,11 +31,9 @@ from tests.unit.jobmanager.event_store.event_logs import (
     JOB_ID,
     Leader,
     LoopClock,
-    frame,
     next_leader,
     number_of,
     numbered,
-    numbers,
     path,
     put,
     replayed,
@@ -447,173 +444,3 @@ async def test_on_real_files_nothing_blocks_the_event_loop(tmp_path: Path) -> No
             writer.append(numbered(number))
         await writer.flush()
         await writer.close()
-
-
-async def test_a_log_that_grows_is_rewritten_as_a_snapshot() -> None:
-    """The state stays small; what a leader would have to read does too."""
-    disk = SimulatedStorage()
-    leader = Leader(disk, settings=replace(PATIENT, compaction_bytes=2_000))
-    leader.state = [0]
-    most = 0
-    for number in range(2_000):
-        leader.state[:] = [number]
-        leader.writer.append(numbered(number))
-        if number % 5 == 0:
-            await leader.writer.flush()
-            found, findings = await replayed(disk)
-            assert found[-1] == number
-            most = max(most, findings.events)
-    await leader.writer.close()
-    assert most < 80
-    assert leader.writer.status.written_bytes < 2.5 * 2_000 * len(frame(numbered(2_000), 4_000))
-
-
-async def test_a_large_state_is_not_rewritten_before_the_log_has_doubled() -> None:
-    disk = SimulatedStorage()
-    leader = Leader(disk, settings=replace(PATIENT, compaction_bytes=100))
-    for number in range(2_000):
-        leader.record(number)
-        if number % 10 == 0:
-            await leader.writer.flush()
-    await leader.writer.close()
-    assert (await replayed(disk))[0] == leader.state
-    written = leader.writer.status.written_bytes
-    assert written < 4 * len(segment(numbers(0, 2_000))), (
-        "each event is written a few times at most"
-    )
-
-
-async def test_segments_go_only_when_the_snapshot_that_supersedes_them_is_durable() -> None:
-    """P04: at no moment would a loss of power take an event."""
-    disk = SimulatedStorage()
-    leader = Leader(disk, settings=replace(PATIENT, compaction_bytes=300, segment_bytes_max=200))
-    for number in range(100):
-        leader.record(number)
-        await leader.writer.flush()
-    await leader.writer.close()
-    removals = [at for at, (what, _) in enumerate(disk.operations) if what == "remove"]
-    assert len(removals) > 10
-    for at in removals:
-        before = [what for what, _ in disk.operations[:at] if what not in ("remove", "stat")]
-        while before[-1] == "list_directory":
-            before.pop()
-        assert before[-2:] in (["sync", "sync_directory"], ["sync_directory", "sync_directory"])
-
-
-async def test_ten_failovers_in_a_row_leave_no_more_to_replay_than_one() -> None:
-    """P14: records are counted, and files."""
-    disk = SimulatedStorage()
-    counts = []
-    for epoch in range(1, 12):
-        state, findings = await replayed(disk)
-        counts.append((findings.events, findings.segments))
-        leader = Leader(disk, epoch, state, findings.last_sequence)
-        if epoch == 1:
-            for number in range(50):
-                leader.record(number)
-        await leader.writer.compact()
-        await leader.writer.close()
-    assert counts[1:] == [(50, 1)] * 10
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        ("full", "No space left"),
-        ("write", "Input/output error"),
-        ("sync", "Input/output error"),
-        ("read-only", "Read-only file system"),
-        ("vanished", "vanished"),
-        ("moved away", "vanished"),
-    ],
-)
-async def test_each_fault_shows_at_the_next_flush_and_heals_by_itself(
-    fault: str, reason: str
-) -> None:
-    """P02, P05, P06: the mode, the reason, a count that stays; then a snapshot."""
-    disk = SimulatedStorage()
-    await disk.make_directories(DIRECTORY)
-    leader = Leader(disk, settings=PATIENT)
-    leader.record(1)
-    await leader.writer.flush()
-    await strike(disk, fault)
-    leader.record(2)
-    leader.writer.request_flush()
-    status = await leader.until(is_degraded)
-    assert reason in status.reason
-    leader.record(3)
-    disk.faults.heal()
-    await leader.writer.flush()
-    assert is_active(leader.writer.status)
-    assert leader.writer.status.failures >= 1
-    disk.power_loss()
-    disk.power_on()
-    found, findings = await replayed(disk)
-    assert (found, findings.began_with_snapshot) == ([1, 2, 3], True)
-    await leader.writer.close()
-
-
-async def strike(disk: SimulatedStorage, fault: str) -> None:
-    match fault:
-        case "full":
-            disk.faults.fill()
-        case "read-only":
-            disk.faults.make_read_only()
-        case "vanished":
-            await disk.remove_tree(DIRECTORY)
-        case "moved away":
-            await disk.rename(DIRECTORY, DIRECTORY + ".old")
-        case _:
-            disk.faults.break_operation(fault)
-
-
-async def test_a_directory_that_is_removed_from_a_real_disk_is_noticed(tmp_path: Path) -> None:
-    """The open file can be written and synced all the same."""
-    directory = tmp_path / "job" / "events"
-    statuses: list[EventStoreStatus] = []
-    writer = JobEventWriter(
-        LocalDisk(),
-        LoopClock(),
-        str(directory),
-        job_id=JOB_ID,
-        leader_epoch=1,
-        snapshot_source=lambda: numbers(0, 2),
-        settings=PATIENT,
-        on_status=statuses.append,
-    )
-    writer.start()
-    writer.append(numbered(0))
-    await writer.flush()
-    await asyncio.to_thread(shutil.rmtree, directory)
-    writer.append(numbered(1))
-    await writer.flush()
-    await writer.close()
-    assert [status.mode.name for status in statuses] == ["ACTIVE", "DEGRADED", "ACTIVE"]
-    found: list[JobEventRecord] = []
-    await replay(LocalDisk(), str(directory), found.append)
-    assert [number_of(record) for record in found] == [0, 1]
-
-
-async def test_a_log_that_vanishes_while_nothing_happens_is_written_anew() -> None:
-    disk = SimulatedStorage()
-    leader = Leader(disk, settings=replace(PATIENT, probe_interval_s=0.01))
-    leader.record(1)
-    await leader.writer.flush()
-    await disk.remove_tree(DIRECTORY)
-    await leader.until(is_degraded)
-    await leader.until(is_active)
-    assert (await replayed(disk))[0] == [1]
-    await leader.writer.close()
-
-
-async def test_a_deposed_leader_does_not_bring_back_a_job_that_has_ended() -> None:
-    """P44: its successor has deleted all of it."""
-    disk = SimulatedStorage()
-    leader = Leader(disk, settings=replace(PATIENT, probe_interval_s=0.01))
-    leader.record(1)
-    await leader.writer.flush()
-    await disk.remove_tree("/log")
-    status = await leader.until(lambda status: status.failures > 2)
-    assert "the job's directory is gone" in status.reason
-    await leader.writer.close(timeout_s=0.01)
-    assert await disk.stat("/log") is None
