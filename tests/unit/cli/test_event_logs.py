@@ -43,7 +43,7 @@ def test_a_sound_log_is_verified_from_any_of_its_directories(name: str, tmp_path
         result = holdover("verify", str(directory))
         assert result.exit_code == 0, result.stdout
         assert f"{log}: sound" in result.stdout
-    assert ("torn tail" in result.stdout) == (name == "torn")
+        assert ("torn tail" in result.stdout) == (name == "torn")
 
 
 def test_damage_is_named_with_file_and_offset_and_gives_exit_code_1(tmp_path: Path) -> None:
