@@ -7,7 +7,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 
-from benchmarks import events, prediction, queries, recovery, shuffle_throughput, tasks
+from benchmarks import events, prediction, queries, recovery, scale, shuffle_throughput, tasks
 from benchmarks.report import Report
 
 BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
     "events": events.run,
     "event-overhead": events.overhead,
     "prediction": prediction.run,
+    "scale": scale.run,
 }
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from holdover import config as options
+from holdover.config import Configuration
 from holdover.ids import AttemptKey
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler.states import ExecutionState
@@ -55,10 +57,16 @@ class NothingIsDeletedEarly(Invariant):
         self._ordered: dict[AttemptKey, None] = {}
         #: Of those, what one leader has ordered itself, by leader and job.
         self._released: dict[tuple[str, int, str], dict[AttemptKey, None]] = {}
-        self._without_recovery: dict[str, None] = {}
+        #: What was seen to vanish from a living TaskManager.
+        self._deleted: dict[AttemptKey, None] = {}
+        #: By job, as its stored graph says.
+        self._recovers: dict[str, bool] = {}
 
     def step(self, step: Step) -> None:
-        """Remember what a leader orders."""
+        """Remember what a leader orders, and whether its job recovers."""
+        if step.job_id not in self._recovers:
+            stored = Configuration.of({}).with_overrides(step.scheduler.graph.job.options)
+            self._recovers[step.job_id] = stored.get(options.BATCH_JOB_RECOVERY_ENABLED)
         for action in step.decision.actions:
             if isinstance(action, act.ReleasePartitions):
                 self._ordered.update(dict.fromkeys(action.keys))
@@ -69,14 +77,10 @@ class NothingIsDeletedEarly(Invariant):
 
     def check(self) -> None:
         """Compare what TaskManagers hold with what they held at the last check."""
-        for leader in self.view.leaders():
-            for job in leader.jobs:
-                if job.log is None:
-                    self._without_recovery[job.job_id] = None
-        holders = {}
-        for worker in self.view.workers():
-            holders[worker.name] = self._follow(worker)
-        self._holders = holders
+        self._follow_all()
+
+    def _follow_all(self) -> None:
+        self._holders = {worker.name: self._follow(worker) for worker in self.view.workers()}
 
     def _follow(self, worker: WorkerView) -> _Holder:
         now_s = self.view.now_s
@@ -92,11 +96,12 @@ class NothingIsDeletedEarly(Invariant):
             if len(before.held) < ATTEMPTS_MAX:
                 for key in before.held:
                     if key not in held and worker.finished.get(key) is None:
+                        self._deleted[key] = None
                         self._judge(worker, before, key)
         return _Holder(held, now_s, registered_s)
 
     def _judge(self, worker: WorkerView, before: _Holder, key: AttemptKey) -> None:
-        if key in self._ordered or key.job_id in self._without_recovery:
+        if key in self._ordered or not self._recovers.get(key.job_id, True):
             return
         searched_s = self.view.now_s - before.registered_s
         if searched_s * CLOCK_RATE_MAX >= self.view.registration_timeout_s:
@@ -108,7 +113,9 @@ class NothingIsDeletedEarly(Invariant):
             )
 
     def leader_ends(self, leader: LeaderView) -> None:
-        """What this leader has had deleted is not needed by one that knows its log only."""
+        """What this leader has had deleted is not needed by one that knows its log only. An order
+        that it has not sent (it waits for the log) has deleted nothing."""
+        self._follow_all()
         for job in leader.jobs:
             released = self._released.get((leader.name, leader.epoch, job.job_id))
             if job.log is not None and released:
@@ -130,6 +137,8 @@ class NothingIsDeletedEarly(Invariant):
         for key in released:
             vertex = graph.find(key)
             if vertex is None or vertex.key(job.job_id) != key or key in held:
+                continue
+            if key not in self._deleted:
                 continue
             if vertex.state is ExecutionState.FINISHED and graph.needed(vertex):
                 self.broken(
