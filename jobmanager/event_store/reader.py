@@ -10,7 +10,8 @@ crash and becomes a finding. Any other raises `LogDamaged`: history is never sil
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -48,14 +49,6 @@ _READ_TRIES: Final = 10
 _MARKERS: Final = frozenset({"snapshot_begin", "snapshot_end"})
 
 
-@dataclass(frozen=True, slots=True)
-class LogContents:
-    """A whole log in memory."""
-
-    records: list[JobEventRecord]
-    findings: LogFindings
-
-
 async def replay(
     disk: Disk,
     directory: str,
@@ -63,8 +56,11 @@ async def replay(
     *,
     job_id: str | None = None,
     with_markers: bool = False,
+    after_chunk: Callable[[], Awaitable[None]] | None = None,
 ) -> LogFindings:
     """Hand out every record that counts, oldest first, to `on_record`; return what was seen.
+
+    `after_chunk` is awaited after each 64 KiB or so of records: back pressure.
 
     A missing or empty directory is an empty log. The marks around a snapshot are handed out only
     `with_markers`. When `job_id` is given, a segment of another job is damage.
@@ -75,30 +71,61 @@ async def replay(
     """
     segments = [await _look_at(disk, file, job_id) for file in await list_segments(disk, directory)]
     start = await _place_history_begins(disk, segments)
-    pass_two = _Replay(disk, on_record, with_markers, begins_with_snapshot=start is not None)
+    pass_two = _Replay(
+        disk,
+        on_record,
+        with_markers,
+        begins_with_snapshot=start is not None,
+        after_chunk=after_chunk,
+    )
     await pass_two.run(segments[start or 0 :])
     return pass_two.findings(len(segments))
 
 
-async def read_log(
+async def stream_log(
     disk: Disk, directory: str, *, job_id: str | None = None, from_sequence: int = 0
-) -> LogContents:
-    """All records from `from_sequence` on, snapshot marks included, for people to look at.
+) -> AsyncGenerator[list[JobEventRecord], None]:
+    """The records from `from_sequence` on, snapshot marks included, for people to look at: some at
+    a time, so that memory does not depend on the log's length.
 
-    The log may be written, and compacted, meanwhile. Raises as `replay`.
+    The log may be written, and compacted, meanwhile: then it goes on with what follows the last
+    record that was handed out. Raises as `replay`.
     """
+    pages: asyncio.Queue[list[JobEventRecord] | Exception | None] = asyncio.Queue(maxsize=1)
+    page: list[JobEventRecord] = []
+    handed_out = from_sequence - 1
 
-    async def read() -> LogContents:
-        records: list[JobEventRecord] = []
+    def keep(record: JobEventRecord) -> None:
+        if record.sequence > handed_out:
+            page.append(record)
 
-        def keep(record: JobEventRecord) -> None:
-            if record.sequence >= from_sequence:
-                records.append(record)
+    async def hand_out() -> None:
+        nonlocal page, handed_out
+        if page:
+            handed_out = page[-1].sequence
+            full, page = page, []
+            await pages.put(full)
 
-        findings = await replay(disk, directory, keep, job_id=job_id, with_markers=True)
-        return LogContents(records, findings)
+    async def read() -> None:
+        page.clear()
+        await replay(disk, directory, keep, job_id=job_id, with_markers=True, after_chunk=hand_out)
 
-    return await settled(disk, directory, read)
+    async def read_to_the_end() -> None:
+        end: Exception | None = None
+        try:
+            await settled(disk, directory, read)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is raised where pages are read
+            end = error
+        await pages.put(end)
+
+    reading = asyncio.ensure_future(read_to_the_end())
+    try:
+        while isinstance(full := await pages.get(), list):
+            yield full
+        if full is not None:
+            raise full
+    finally:
+        reading.cancel()
 
 
 async def settled(disk: Disk, directory: str, read: Callable[[], Awaitable[T]]) -> T:
@@ -224,13 +251,20 @@ async def _incomplete_snapshot(disk: Disk, segment: _Segment) -> LogFinding | No
 
 
 async def _feed(
-    disk: Disk, path: str, offset: int, decoder: FrameDecoder, on_frame: Callable[[Frame], None]
+    disk: Disk,
+    path: str,
+    offset: int,
+    decoder: FrameDecoder,
+    on_frame: Callable[[Frame], None],
+    after_chunk: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Run a segment's bytes from `offset` to its end through the decoder."""
     while chunk := await disk.read(path, offset, _CHUNK_BYTES):
         offset += len(chunk)
         for frame in decoder.feed(chunk):
             on_frame(frame)
+        if after_chunk is not None:
+            await after_chunk()
     decoder.finish()
 
 
@@ -277,6 +311,7 @@ class _Replay:
     on_record: OnRecord
     with_markers: bool
     begins_with_snapshot: bool
+    after_chunk: Callable[[], Awaitable[None]] | None = None
     last_sequence: int = 0
     last_epoch: int = 0
     last_wall_ms: int = 0
@@ -365,7 +400,7 @@ class _Replay:
             self._take(segment, frame)
 
         decoder = FrameDecoder(segment.header_bytes)
-        await _feed(self.disk, segment.path, segment.header_bytes, decoder, take)
+        await _feed(self.disk, segment.path, segment.header_bytes, decoder, take, self.after_chunk)
         if decoder.defect is None:
             return None
         if cut is not None and self.last_sequence >= cut and decoder.sound_after is not None:

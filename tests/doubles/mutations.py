@@ -85,9 +85,9 @@ class Mutation:
 
 
 async def _replay_without_ranges(
-    disk: Disk, events_directory: str, graph: ExecutionGraph
+    disk: Disk, events_directory: str, job: job_pb2.JobGraph
 ) -> ReplayedJob:
-    replayed = await replay_job(disk, events_directory, graph)
+    replayed = await replay_job(disk, events_directory, job)
     for owner in replayed.graph.vertices.values():
         owner.input_bounds = [() for _ in owner.input_bounds]
     return replayed
