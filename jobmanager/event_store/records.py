@@ -213,15 +213,15 @@ class FrameDecoder:
             if marker != FRAME_MARKER[: len(marker)]:
                 self._found_defect("no record begins here")
             return None
-        marker, length, crc = _FRAME_HEAD.unpack_from(buffer, start)
+        marker, length, _ = _FRAME_HEAD.unpack_from(buffer, start)
         end = payload_offset + length
         if marker != FRAME_MARKER:
             self._found_defect("no record begins here")
         elif not 1 <= length <= RECORD_BYTES_MAX:
             self._found_defect("the length of the record is impossible")
         elif end <= len(buffer):
-            payload = bytes(buffer[payload_offset:end])
-            if crc == _frame_crc(length, payload):
+            payload = self._sound_payload_at(start, length)
+            if payload is not None:
                 self._position = end
                 return Frame(self._offset + start, payload)
             self._found_defect("the CRC of the record is wrong")
@@ -245,16 +245,22 @@ class FrameDecoder:
                 if not at_end:
                     return
             else:
-                _, length, crc = _FRAME_HEAD.unpack_from(self._buffer, start)
+                _, length, _ = _FRAME_HEAD.unpack_from(self._buffer, start)
                 end = payload_offset + length
                 if 1 <= length <= RECORD_BYTES_MAX:
                     if end > len(self._buffer):
                         if not at_end:
                             return
-                    elif crc == _frame_crc(length, bytes(self._buffer[payload_offset:end])):
+                    elif self._sound_payload_at(start, length) is not None:
                         self.sound_after = self._offset + start
             self._position += 1
         self._position = len(self._buffer)
+
+    def _sound_payload_at(self, start: int, length: int) -> bytes | None:
+        offset = start + FRAME_OVERHEAD_BYTES
+        payload = bytes(self._buffer[offset : offset + length])
+        (crc,) = _CRC.unpack_from(self._buffer, offset - _CRC.size)
+        return payload if crc == _frame_crc(length, payload) else None
 
 
 def _crc(data: bytes) -> bytes:

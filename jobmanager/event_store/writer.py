@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 
 from holdover.runtime import Clock, Disk
 from holdover.runtime.log import Log
@@ -53,7 +54,8 @@ class JobEventWriter:
 
     `snapshot_source()` returns events whose replay gives the present state. It is called on the
     event loop, at any time between two steps of it, and must contain every event that was
-    appended before: apply an event and append it in one step, without an await in between.
+    appended before: apply an event and append it in one step, without an await in between. The
+    events are read later, some at a time, and must still be those of the moment of the call.
     `on_status` is called after every change of mode, and after every flush.
     """
 
@@ -65,7 +67,7 @@ class JobEventWriter:
         *,
         job_id: str,
         leader_epoch: int,
-        snapshot_source: Callable[[], Sequence[JobEvent]],
+        snapshot_source: Callable[[], Collection[JobEvent]],
         replayed_sequence: int = 0,
         settings: EventWriterSettings | None = None,
         on_status: Callable[[EventStoreStatus], None] | None = None,
@@ -379,22 +381,22 @@ class JobEventWriter:
         segment_id = await self._open_segment(index)
         assert self._segment is not None
         # No await until the buffer collects again: the snapshot contains all before it.
-        snapshot = list(self._snapshot_source())
+        snapshot = self._snapshot_source()
         count = len(snapshot)
-        records = [
-            JobEvent(snapshot_begin=SnapshotBegin(records=count)),
-            *snapshot,
-            JobEvent(snapshot_end=SnapshotEnd(records=count)),
-        ]
         first = self._sequence + 1
-        self._sequence += len(records)
+        self._sequence += count + 2
         last = self._sequence
         self._needs_snapshot = False
         header: SegmentHeader | None = self._header(segment_id, first, is_snapshot=True)
+        events = itertools.chain(
+            [JobEvent(snapshot_begin=SnapshotBegin(records=count))],
+            snapshot,
+            [JobEvent(snapshot_end=SnapshotEnd(records=count))],
+        )
+        numbered = enumerate(events, start=first)
         written = 0
-        for start in range(0, len(records), _SNAPSHOT_SLICE):
-            part = records[start : start + _SNAPSHOT_SLICE]
-            frames = [self._frame(first + start + at, event) for at, event in enumerate(part)]
+        while part := list(itertools.islice(numbered, _SNAPSHOT_SLICE)):
+            frames = [self._frame(sequence, event) for sequence, event in part]
             written += await self._segment.write(b"".join(frames), header)
             header = None
         await self._segment.sync()

@@ -9,7 +9,7 @@ the JobManager.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from holdover.ids import AttemptKey
 from holdover.jobgraph import determinism_of
@@ -29,6 +29,38 @@ class ReplayError(Exception):
     """An event contradicts the state that the events before it built: the log is not this job's
     history.
     """
+
+
+# An event, or what a finished subtask has left behind and where: most of a large snapshot.
+_SnapshotPart = events_pb2.JobEvent | tuple[common_pb2.FinishedExecution, str]
+
+
+class SnapshotEvents(Collection[events_pb2.JobEvent]):
+    """The events of a snapshot, in order.
+
+    They are of the moment at which the snapshot was taken, but those of finished subtasks are made
+    when they are read, for to make all of a large job's at once would hold up the event loop.
+    """
+
+    def __init__(self, parts: Sequence[_SnapshotPart]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __contains__(self, event: object) -> bool:
+        return any(event == each for each in self)
+
+    def __iter__(self) -> Iterator[events_pb2.JobEvent]:
+        for part in self._parts:
+            if isinstance(part, events_pb2.JobEvent):
+                yield part
+                continue
+            execution, worker_id = part
+            finished = events_pb2.ExecutionVertexFinished(
+                execution=execution, location=common_pb2.PartitionLocation(worker_id=worker_id)
+            )
+            yield events_pb2.JobEvent(vertex_finished=finished)
 
 
 class ExecutionGraph:
@@ -192,16 +224,14 @@ class ExecutionGraph:
             return None
         return owner.subtasks[key.subtask]
 
-    def snapshot_events(
-        self, history: Iterable[events_pb2.JobStateChanged]
-    ) -> list[events_pb2.JobEvent]:
+    def snapshot_events(self, history: Iterable[events_pb2.JobStateChanged]) -> SnapshotEvents:
         """Events that lead a fresh graph to the present durable state (not the markers around
         them).
 
         `history` are the changes of the job's state up to the present one, with their epochs and
         times.
         """
-        events = []
+        events: list[_SnapshotPart] = []
         for owner in self.vertices.values():
             if not owner.initialized:
                 continue
@@ -221,9 +251,9 @@ class ExecutionGraph:
         if self.commit is not None:
             events.append(events_pb2.JobEvent(commit_started=self.commit))
         events.extend(events_pb2.JobEvent(job_state_changed=change) for change in history)
-        return events
+        return SnapshotEvents(events)
 
-    def _snapshot_subtasks(self, owner: ExecutionJobVertex) -> Iterator[events_pb2.JobEvent]:
+    def _snapshot_subtasks(self, owner: ExecutionJobVertex) -> Iterator[_SnapshotPart]:
         for vertex in owner.subtasks:
             if vertex.state is not ExecutionState.FINISHED and vertex.pinned_splits is not None:
                 # A finished source that was reset: its splits stay with it. The reset raises the
@@ -239,11 +269,7 @@ class ExecutionGraph:
                     )
                 )
             elif vertex.finished is not None:
-                finished = events_pb2.ExecutionVertexFinished(
-                    execution=vertex.finished,
-                    location=common_pb2.PartitionLocation(worker_id=vertex.stored_at),
-                )
-                yield events_pb2.JobEvent(vertex_finished=finished)
+                yield vertex.finished, vertex.stored_at
         yield events_pb2.JobEvent(
             attempts_raised=events_pb2.ExecutionAttemptsRaised(
                 vertex_id=owner.vertex_id, next_attempts=[v.attempt for v in owner.subtasks]
