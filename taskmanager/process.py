@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import posixpath
 from collections.abc import Coroutine
 from typing import Any
 
@@ -197,7 +196,7 @@ class TaskManager:
         if self._directory is None or not self._finished.serves(name):
             return None
         # Only names that were made here are served: there is nothing left to check in this one.
-        return posixpath.join(self._directory.shuffle, name)
+        return f"{self._directory.shuffle}/{name}"
 
     def _loop_ended(self, name: str, exception: BaseException) -> None:
         if not self.failed.done():

@@ -18,6 +18,7 @@ import gc
 import itertools
 import random
 import sys
+import warnings
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -279,7 +280,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._running = False
             asyncio.events._set_running_loop(before)
             sys.set_asyncgen_hooks(*hooks)
-            gc.unfreeze()
+            # Between the run and `close` its record is made: a collection then would walk through
+            # the whole world.
+            gc.freeze()
             if collecting:
                 gc.enable()
 
@@ -300,7 +303,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if self._closed:
             return
         self._closed = True
-        with self._as_running_loop():
+        with self._as_running_loop(), warnings.catch_warnings():
+            # Work that was begun in the moment of a death, and never had a turn, is no mistake.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             for task in [*self.graveyard, *asyncio.all_tasks(self)]:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 coroutine = task.get_coro()
@@ -314,6 +319,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._timers.clear()
         self._listed.clear()
         self._exception_handler = None
+        gc.unfreeze()
 
     # ------------------------------------------------------------------ asyncio's interface
 

@@ -166,6 +166,9 @@ class Medium:
         self.used_bytes = 0
         self.faults = DiskFaults(lambda: self.capacity_bytes - self.used_bytes)
         self.root = DirectoryNode()
+        #: The directory that was last looked into, with its path: most look there again. Nothing
+        #: when a directory has left its place since.
+        self._near: tuple[str, DirectoryNode] | None = None
         self.is_on = True
         """Whether it serves; not so between a loss of power and `power_on`."""
         self.boot = 0
@@ -207,6 +210,7 @@ class Medium:
 
     def _lose(self, node: Node, writer: str | None) -> None:
         """Go back to the medium, below a node; for one writer only, or for all (None)."""
+        self._near = None
         if isinstance(node, FileNode):
             if writer is None or node.writer == writer:
                 self._lose_content(node)
@@ -299,11 +303,14 @@ class Medium:
         directory, _, name = path.rpartition("/")
         if not directory or name in _NO_NAMES:
             return self._below(path_parts(path), path)
-        # Directories are few, and their paths are split once; files are many.
-        node = self._below(path_parts(directory), path)
-        if isinstance(node, FileNode):
-            raise disk_error(errno.ENOTDIR, path)
-        below = node.entries.get(name)
+        near = self._near
+        if near is None or near[0] != directory:
+            # Directories are few, and their paths are split once; files are many.
+            node = self._below(path_parts(directory), path)
+            if isinstance(node, FileNode):
+                raise disk_error(errno.ENOTDIR, path)
+            near = self._near = (directory, node)
+        below = near[1].entries.get(name)
         if below is None:
             raise disk_error(errno.ENOENT, path)
         return below
@@ -354,6 +361,8 @@ class Medium:
     ) -> None:
         """Give a node another name."""
         node = source[0].entries[source[1]]
+        if isinstance(node, DirectoryNode):
+            self._near = None
         source[0].put(source[1], None, writer)
         self.put(*target, node, writer)
 
@@ -367,6 +376,7 @@ class Medium:
                 node.linked = False
                 self.used_bytes -= node.size_bytes
         else:
+            self._near = None
             for child in node.entries.values():
                 self._unlink(child)
 

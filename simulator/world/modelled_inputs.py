@@ -117,8 +117,10 @@ class InputFetcher:
             placed.update(zip(call.places, found, strict=True))
             inputs.by_input.setdefault(call.input, Rows())
         for place in sorted(placed):
-            inputs.by_input[answers[0][0].input].extend(placed[place].rows)
-            inputs.rows += len(placed[place].rows)
+            rows = placed[place].rows
+            if rows.ids:
+                inputs.by_input[answers[0][0].input].extend(rows)
+                inputs.rows += len(rows)
         inputs.partitions += len(placed)
 
     def _calls(self, gate: InputGate) -> Iterator[_Call]:

@@ -33,6 +33,8 @@ class Operations(Medium):
         """See `Disk.read`."""
         self.begin("read", path)
         data = self.file(path).data
+        if offset == 0 and length is None:
+            return bytes(data)
         return bytes(data[offset:] if length is None else data[offset : offset + length])
 
     def publish_steps(self, path: str, data: bytes, writer: str = "") -> Steps[None]:
