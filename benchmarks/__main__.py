@@ -7,7 +7,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 
-from benchmarks import prediction, queries, recovery, scale, shuffle_throughput, tasks
+from benchmarks import events, prediction, queries, recovery, scale, shuffle_throughput, tasks
 from benchmarks.report import Report
 
 BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
@@ -16,6 +16,8 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
     "overhead": queries.overhead,
     "shuffle": shuffle_throughput.run,
     "tasks": tasks.run,
+    "events": events.run,
+    "event-overhead": events.overhead,
     "prediction": prediction.run,
     "scale": scale.run,
 }

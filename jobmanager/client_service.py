@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from itertools import islice
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from holdover.errors import JobAlreadyExists, JobGraphError, JobNotFound, Storag
 from holdover.jobgraph import GRAPH_BYTES_MAX
 from holdover.v1 import common_pb2, job_pb2, jobmanager_pb2, jobmanager_pb2_grpc
 from jobmanager.dispatcher import JobEndedAlready, LeaderEnds, TooLateToCancel
-from jobmanager.event_store import EventStoreDegraded, LogUnreadable, read_log
+from jobmanager.event_store import EventStoreDegraded, LogUnreadable, stream_log
 from jobmanager.job_master import JobMaster
 from jobmanager.job_status import execution_bytes, subtask_status
 from jobmanager.job_store import JobAlreadyEnded
@@ -303,14 +304,17 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
                 "the job has ended; its event log was deleted (its summary is kept)",
             )
         directory = services.store.events_directory(request.job_id)
+        disk = self._state.runtime.disk
+        pages = stream_log(disk, directory, from_sequence=request.from_sequence)
         try:
-            contents = await read_log(
-                self._state.runtime.disk, directory, from_sequence=request.from_sequence
-            )
+            async with aclosing(pages):
+                async for page in pages:
+                    for records in _fitting(page, EVENTS_PER_MESSAGE):
+                        yield jobmanager_pb2.ReadJobEventsResponse(
+                            leader_epoch=services.epoch, records=records
+                        )
         except (LogUnreadable, OSError) as error:
             await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
-        for records in _fitting(contents.records, EVENTS_PER_MESSAGE):
-            yield jobmanager_pb2.ReadJobEventsResponse(leader_epoch=services.epoch, records=records)
 
     async def ListRecoveryReports(  # noqa: N802
         self, request: jobmanager_pb2.ListRecoveryReportsRequest, context: Context

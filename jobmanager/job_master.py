@@ -135,9 +135,8 @@ class JobMaster:
     async def _replay(self, observer: RecoveryObserver) -> int:
         """Bring the graph to what the log says; a damaged log is set aside: the job starts anew."""
         directory = self._services.store.events_directory(self.job_id)
-        graph = ExecutionGraph(self.job.graph)
         try:
-            replayed = await replay_job(self._disk, directory, graph)
+            replayed = await replay_job(self._disk, directory, self.job.graph)
         except (LogUnreadable, ReplayError, InvalidTransition) as error:
             if isinstance(error, UnknownEventType | UnsupportedLogVersion):
                 raise RecoveryDataUnreadable(str(error)) from error
@@ -145,7 +144,7 @@ class JobMaster:
             await set_aside(self._disk, directory)
             observer.restarted(f"the event log is damaged and was set aside: {error}")
             return 0
-        self._scheduler = self._new_scheduler(graph)
+        self._scheduler = self._new_scheduler(replayed.graph)
         self._history.replayed(replayed.history)
         observer.replayed(replayed.findings)
         if replayed.findings.is_empty:

@@ -61,4 +61,5 @@ def event_writer_settings(config: Configuration) -> EventWriterSettings:
         flush_interval_s=config.get(options.JOB_EVENT_STORE_WRITE_BUFFER_FLUSH_INTERVAL),
         buffer_bytes_max=config.get(options.JOB_EVENT_STORE_WRITE_BUFFER_MAX_SIZE),
         segment_bytes_max=config.get(options.JOB_EVENT_STORE_SEGMENT_SIZE),
+        compaction_bytes=config.get(options.JOB_EVENT_STORE_COMPACTION_SIZE),
     )

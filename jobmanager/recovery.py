@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdover.runtime import Clock, Disk
-from holdover.v1 import events_pb2, jobmanager_pb2
-from jobmanager.event_store import LogFindings, replay
+from holdover.v1 import events_pb2, job_pb2, jobmanager_pb2
+from jobmanager.event_store import LogFindings, replay, settled
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.reconciliation import Reconciliation
 from jobmanager.scheduler.scheduler import Scheduler
@@ -22,26 +22,31 @@ class ReplayedJob:
     history: list[events_pb2.JobStateChanged] = field(default_factory=list)
 
 
-async def replay_job(disk: Disk, events_directory: str, graph: ExecutionGraph) -> ReplayedJob:
-    """Bring a fresh graph to the state that the log describes.
+async def replay_job(disk: Disk, events_directory: str, job: job_pb2.JobGraph) -> ReplayedJob:
+    """Bring a fresh graph of the job to the state that the log describes.
 
     Raises:
         LogUnreadable: the log is damaged or newer than this program; see `jobmanager.event_store`.
         ReplayError, InvalidTransition: the log is not this job's history.
     """
-    history: list[events_pb2.JobStateChanged] = []
 
-    def on_record(record: events_pb2.JobEventRecord) -> None:
-        graph.apply(record.event)
-        if record.event.HasField("job_state_changed"):
-            change = events_pb2.JobStateChanged()
-            change.CopyFrom(record.event.job_state_changed)
-            change.leader_epoch = change.leader_epoch or record.leader_epoch
-            change.wall_ms = change.wall_ms or record.wall_ms
-            history.append(change)
+    async def read() -> ReplayedJob:
+        graph = ExecutionGraph(job)
+        history: list[events_pb2.JobStateChanged] = []
 
-    findings = await replay(disk, events_directory, on_record, job_id=graph.job_id)
-    return ReplayedJob(graph, findings, history)
+        def on_record(record: events_pb2.JobEventRecord) -> None:
+            graph.apply(record.event)
+            if record.event.HasField("job_state_changed"):
+                change = events_pb2.JobStateChanged()
+                change.CopyFrom(record.event.job_state_changed)
+                change.leader_epoch = change.leader_epoch or record.leader_epoch
+                change.wall_ms = change.wall_ms or record.wall_ms
+                history.append(change)
+
+        findings = await replay(disk, events_directory, on_record, job_id=graph.job_id)
+        return ReplayedJob(graph, findings, history)
+
+    return await settled(disk, events_directory, read)
 
 
 class RecoveryObserver:

@@ -72,6 +72,10 @@ class FaultInjector:
         """Jobs whose event logs have lost bytes that were synced."""
         return self._effects.logs_cut
 
+    def note_lost_log(self, job_id: str) -> None:
+        """A job's event log was damaged by other means than a fault of the scenario."""
+        self._effects.logs_cut[job_id] = None
+
     async def run(self) -> None:
         """Wait for each fault's moment, make it, and wait for its end."""
         await asyncio.gather(*(self._run_one(fault) for fault in self._scenario.faults))

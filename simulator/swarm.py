@@ -224,7 +224,10 @@ def _draw_options(chance: random.Random) -> dict[str, str]:
         "jobmanager.partition.release-during-job-execution": _usually(chance, 0.8, "true", "false"),
         "job-event.store.write-buffer.size": buffer,
         "job-event.store.write-buffer.flush-interval": _seconds(chance, 0.02, 4.0),
-        "job-event.store.segment-size": chance.choice(("4 kb", "4 kb", "64 kb", "64 mb")),
+        "job-event.store.segment-size": (
+            segment := chance.choice(("4 kb", "4 kb", "64 kb", "64 mb"))
+        ),
+        "job-event.store.compaction-size": segment,
         "execution.batch.adaptive.auto-parallelism.max-parallelism": str(chance.randint(2, 8)),
         "execution.batch.adaptive.auto-parallelism.avg-data-volume-per-task": chance.choice(
             ("10 kb", "1 mb", "16 mb")

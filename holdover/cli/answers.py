@@ -16,7 +16,7 @@ from holdover.cli.recovery_report import report_lines
 from holdover.client import state_name
 from holdover.v1.common_pb2 import ExecutionState
 from holdover.v1.events_pb2 import JobEventRecord
-from holdover.v1.jobmanager_pb2 import JobStatus
+from holdover.v1.jobmanager_pb2 import JobStatus, RecoveryMode, RecoveryStatus
 
 _DETAILS_CHARACTERS_MAX = 160
 
@@ -54,6 +54,8 @@ async def show(target: Target, job_id: str, subtasks: bool, as_json: bool) -> No
     for entry in job.history:
         moment, state = human_time(entry.wall_ms), state_name(entry.state)
         typer.echo(f"  {moment}  {state}  (epoch {entry.leader_epoch})")
+    if job.recovery.mode:
+        typer.echo(f"  {_recovery_line(job.recovery)}")
     rows = [
         (
             vertex.vertex_id,
@@ -175,10 +177,11 @@ async def events(target: Target, job_id: str, from_sequence: int, as_json: bool)
             if as_json:
                 write_json(plain(record))
             else:
-                typer.echo(_event_line(record))
+                typer.echo(event_line(record))
 
 
-def _event_line(record: JobEventRecord) -> str:
+def event_line(record: JobEventRecord) -> str:
+    """One record for people."""
     kind = record.event.WhichOneof("kind") or "unknown to this version"
     event = plain(record.event).get(kind, {})
     details = ", ".join(_details(event))
@@ -188,6 +191,22 @@ def _event_line(record: JobEventRecord) -> str:
     return (
         f"{record.sequence:>7}  {moment}  epoch {record.leader_epoch}  {kind}  {details}".rstrip()
     )
+
+
+def _recovery_line(recovery: RecoveryStatus) -> str:
+    """How well the job's events are being recorded."""
+    told = [f"recovery: {enum_name(RecoveryMode.DESCRIPTOR, recovery.mode)}", recovery.reason]
+    if recovery.mode != RecoveryMode.RECOVERY_MODE_DISABLED:
+        mean_ms = recovery.flush_ms_total / recovery.flushes if recovery.flushes else 0
+        told += [
+            f"{recovery.events_appended} events",
+            f"durable up to {recovery.durable_sequence}",
+            f"{human_bytes(recovery.written_bytes)} written",
+            f"{human_bytes(recovery.buffered_bytes)} buffered",
+            f"{recovery.flushes} flushes of {mean_ms:.0f} ms",
+            f"{recovery.flush_failures} failed" if recovery.flush_failures else "",
+        ]
+    return ", ".join(text for text in told if text)
 
 
 def _details(value: dict[str, Any], prefix: str = "") -> list[str]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("list")(list_jobs)
-    for command in (submit, show, watch, cancel, retry, result, taskmanagers, recovery, events):
+    for command in (submit, show, watch, cancel, retry, result, taskmanagers, recovery):
         app.command(command.__name__)(command)
 
 
@@ -53,8 +53,8 @@ def submit(
     """
     from holdover.cli import submitting
 
-    target = _target(addresses, directory, config, defines)
-    run(submitting.submit(target, file, arguments or [], job_id, watch=watch, as_json=as_json))
+    asked = target(addresses, directory, config, defines)
+    run(submitting.submit(asked, file, arguments or [], job_id, watch=watch, as_json=as_json))
 
 
 def list_jobs(
@@ -67,7 +67,7 @@ def list_jobs(
     """List all jobs, newest first."""
     from holdover.cli import answers
 
-    run(answers.list_jobs(_target(addresses, directory, config, defines), as_json))
+    run(answers.list_jobs(target(addresses, directory, config, defines), as_json))
 
 
 def show(
@@ -82,7 +82,7 @@ def show(
     """Show a job with its vertices."""
     from holdover.cli import answers
 
-    run(answers.show(_target(addresses, directory, config, defines), job, subtasks, as_json))
+    run(answers.show(target(addresses, directory, config, defines), job, subtasks, as_json))
 
 
 def watch(
@@ -99,7 +99,7 @@ def watch(
     """
     from holdover.cli import submitting
 
-    run(submitting.watch(_target(addresses, directory, config, defines), job, as_json=as_json))
+    run(submitting.watch(target(addresses, directory, config, defines), job, as_json=as_json))
 
 
 def cancel(
@@ -113,7 +113,7 @@ def cancel(
     """Cancel a job."""
     from holdover.cli import answers
 
-    run(answers.cancel(_target(addresses, directory, config, defines), job, as_json))
+    run(answers.cancel(target(addresses, directory, config, defines), job, as_json))
 
 
 def retry(
@@ -127,7 +127,7 @@ def retry(
     """Take up a parked job again."""
     from holdover.cli import answers
 
-    run(answers.retry(_target(addresses, directory, config, defines), job, as_json))
+    run(answers.retry(target(addresses, directory, config, defines), job, as_json))
 
 
 def result(
@@ -143,11 +143,11 @@ def result(
     """Show the output of a finished job, or where it is."""
     from holdover.cli import answers
 
-    target = _target(addresses, directory, config, defines)
+    asked = target(addresses, directory, config, defines)
     if files:
-        run(answers.result_files(target, job, as_json))
+        run(answers.result_files(asked, job, as_json))
     else:
-        run(answers.result_rows(target, job, limit or None, as_json))
+        run(answers.result_rows(asked, job, limit or None, as_json))
 
 
 def taskmanagers(
@@ -160,7 +160,7 @@ def taskmanagers(
     """List the TaskManagers and what they hold."""
     from holdover.cli import answers
 
-    run(answers.taskmanagers(_target(addresses, directory, config, defines), as_json))
+    run(answers.taskmanagers(target(addresses, directory, config, defines), as_json))
 
 
 def recovery(
@@ -174,30 +174,16 @@ def recovery(
     """Show what each failover cost a job: what was kept, what ran again, and why."""
     from holdover.cli import answers
 
-    run(answers.recovery(_target(addresses, directory, config, defines), job, as_json))
+    run(answers.recovery(target(addresses, directory, config, defines), job, as_json))
 
 
-def events(
-    job: JobId,
-    from_sequence: Annotated[int, typer.Option("--from", min=1, help="First number.")] = 1,
-    addresses: Addresses = None,
-    directory: Directory = None,
-    config: ConfigFile = None,
-    defines: Defines = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show a job's event log, decoded. With --json every event is one line."""
-    from holdover.cli import answers
-
-    run(answers.events(_target(addresses, directory, config, defines), job, from_sequence, as_json))
-
-
-def _target(
+def target(
     addresses: list[str] | None,
     directory: Path | None,
     config_file: Path | None,
     defines: list[str] | None,
 ) -> Target:
+    """Where a command's options say that the cluster is."""
     from holdover.cli.connection import Target
 
     return Target(addresses or (), directory, config_file, defines or ())

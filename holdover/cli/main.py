@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from holdover.cli import cluster_commands, job_commands
+from holdover.cli import cluster_commands, event_commands, job_commands
 from holdover.cli.run_scenario import run_scenario
 from holdover.cli.simulate_commands import simulate
 
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 app.add_typer(cluster_commands.app, name="cluster")
 job_commands.register(app)
+app.add_typer(event_commands.app, name="events")
 app.command("simulate")(simulate)
 app.command("run")(run_scenario)
 

@@ -268,6 +268,13 @@ JOB_EVENT_STORE_SEGMENT_SIZE = Option(
     "64 mb",
     "A new file of the event log is begun when one has reached this size.",
 )
+JOB_EVENT_STORE_COMPACTION_SIZE = Option(
+    "job-event.store.compaction-size",
+    Size(4 * _KB),
+    "64 mb",
+    "The event log is rewritten as a snapshot of the job's state when it has grown by this much"
+    " since the last one, and at least doubled; every leader that recovers the job does it too.",
+)
 
 # --- Parallelism --------------------------------------------------------------------------------
 

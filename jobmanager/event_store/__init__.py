@@ -15,10 +15,11 @@ from jobmanager.event_store.errors import (
     UnsupportedLogVersion,
 )
 from jobmanager.event_store.findings import FindingKind, LogFinding, LogFindings
-from jobmanager.event_store.reader import LogContents, read_log, replay
+from jobmanager.event_store.reader import replay, settled, stream_log
 from jobmanager.event_store.segments import set_aside
+from jobmanager.event_store.settings import EventWriterSettings
 from jobmanager.event_store.status import EventStoreMode, EventStoreStatus
-from jobmanager.event_store.writer import EventWriterSettings, JobEventWriter
+from jobmanager.event_store.writer import JobEventWriter
 
 __all__ = [
     "EventStoreDegraded",
@@ -28,14 +29,14 @@ __all__ = [
     "EventWriterSettings",
     "FindingKind",
     "JobEventWriter",
-    "LogContents",
     "LogDamaged",
     "LogFinding",
     "LogFindings",
     "LogUnreadable",
     "UnknownEventType",
     "UnsupportedLogVersion",
-    "read_log",
     "replay",
     "set_aside",
+    "settled",
+    "stream_log",
 ]

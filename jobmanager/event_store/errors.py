@@ -23,11 +23,12 @@ class EventTooLarge(StorageError):
 
 
 class LogUnreadable(StorageError):
-    """The log cannot be replayed. `offset` is where in the file, in bytes."""
+    """The log cannot be replayed. `offset` is where in the file, in bytes; `text` says why."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, f"at byte {offset}: {reason}")
         self.offset = offset
+        self.text = reason
 
 
 class LogDamaged(LogUnreadable):

@@ -10,9 +10,10 @@ crash and becomes a finding. Any other raises `LogDamaged`: history is never sil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -39,19 +40,13 @@ from jobmanager.event_store.records import (
 )
 from jobmanager.event_store.segments import SegmentFile, list_segments
 
+T = TypeVar("T")
 OnRecord = Callable[[JobEventRecord], None]
 
 # Small enough that decoding one chunk does not hold up the event loop.
 _CHUNK_BYTES: Final = 64 * 1024
-_READ_TRIES: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class LogContents:
-    """A whole log in memory."""
-
-    records: list[JobEventRecord]
-    findings: LogFindings
+_READ_TRIES: Final = 10
+_MARKERS: Final = frozenset({"snapshot_begin", "snapshot_end"})
 
 
 async def replay(
@@ -61,8 +56,11 @@ async def replay(
     *,
     job_id: str | None = None,
     with_markers: bool = False,
+    after_chunk: Callable[[], Awaitable[None]] | None = None,
 ) -> LogFindings:
     """Hand out every record that counts, oldest first, to `on_record`; return what was seen.
+
+    `after_chunk` is awaited after each 64 KiB or so of records: back pressure.
 
     A missing or empty directory is an empty log. The marks around a snapshot are handed out only
     `with_markers`. When `job_id` is given, a segment of another job is damage.
@@ -73,30 +71,78 @@ async def replay(
     """
     segments = [await _look_at(disk, file, job_id) for file in await list_segments(disk, directory)]
     start = await _place_history_begins(disk, segments)
-    pass_two = _Replay(disk, on_record, with_markers, begins_with_snapshot=start is not None)
+    pass_two = _Replay(
+        disk,
+        on_record,
+        with_markers,
+        begins_with_snapshot=start is not None,
+        after_chunk=after_chunk,
+    )
     await pass_two.run(segments[start or 0 :])
     return pass_two.findings(len(segments))
 
 
-async def read_log(
+async def stream_log(
     disk: Disk, directory: str, *, job_id: str | None = None, from_sequence: int = 0
-) -> LogContents:
-    """All records from `from_sequence` on, snapshot marks included, for people to look at.
+) -> AsyncGenerator[list[JobEventRecord], None]:
+    """The records from `from_sequence` on, snapshot marks included, for people to look at: some at
+    a time, so that memory does not depend on the log's length.
 
-    The log may be written, and compacted, meanwhile. Raises as `replay`.
+    The log may be written, and compacted, meanwhile: then it goes on with what follows the last
+    record that was handed out. Raises as `replay`.
+    """
+    pages: asyncio.Queue[list[JobEventRecord] | Exception | None] = asyncio.Queue(maxsize=1)
+    page: list[JobEventRecord] = []
+    handed_out = from_sequence - 1
+
+    def keep(record: JobEventRecord) -> None:
+        if record.sequence > handed_out:
+            page.append(record)
+
+    async def hand_out() -> None:
+        nonlocal page, handed_out
+        if page:
+            handed_out = page[-1].sequence
+            full, page = page, []
+            await pages.put(full)
+
+    async def read() -> None:
+        page.clear()
+        await replay(disk, directory, keep, job_id=job_id, with_markers=True, after_chunk=hand_out)
+
+    async def read_to_the_end() -> None:
+        end: Exception | None = None
+        try:
+            await settled(disk, directory, read)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is raised where pages are read
+            end = error
+        await pages.put(end)
+
+    reading = asyncio.ensure_future(read_to_the_end())
+    try:
+        while isinstance(full := await pages.get(), list):
+            yield full
+        if full is not None:
+            raise full
+    finally:
+        reading.cancel()
+
+
+async def settled(disk: Disk, directory: str, read: Callable[[], Awaitable[T]]) -> T:
+    """The outcome of reading the log, which may be compacted meanwhile: by its leader, or by one
+    that was deposed and does not know it yet.
+
+    What `read` raises counts only if the log still has the segments that it had before; otherwise
+    it reads anew, a few times at most.
     """
     for attempt in range(1, _READ_TRIES + 1):
-        records: list[JobEventRecord] = []
-
-        def keep(record: JobEventRecord, kept: list[JobEventRecord] = records) -> None:
-            if record.sequence >= from_sequence:
-                kept.append(record)
-
+        before = await list_segments(disk, directory)
         try:
-            findings = await replay(disk, directory, keep, job_id=job_id, with_markers=True)
-            return LogContents(records, findings)
-        except FileNotFoundError:  # compaction has removed a segment under our eyes
-            if attempt == _READ_TRIES:
+            return await read()
+        except (FileNotFoundError, LogDamaged):
+            after = await list_segments(disk, directory)
+            same = [file.path for file in before] == [file.path for file in after]
+            if same or attempt == _READ_TRIES:
                 raise
     raise AssertionError("not reached")
 
@@ -178,12 +224,12 @@ async def _incomplete_snapshot(disk: Disk, segment: _Segment) -> LogFinding | No
     def count(frame: Frame) -> None:
         nonlocal frames, expected, is_complete
         if frames == 0:
-            record = _parsed(segment, frame)
-            if record.event.WhichOneof("kind") != "snapshot_begin":
+            record, kind = _parsed(segment, frame)
+            if kind != "snapshot_begin":
                 raise LogDamaged(segment.path, frame.offset, "the snapshot has no beginning")
             expected = record.event.snapshot_begin.records
         elif expected is not None and frames == expected + 1:
-            record = _parsed(segment, frame)
+            record, _ = _parsed(segment, frame)
             if record.event.snapshot_end.records != expected:
                 raise LogDamaged(segment.path, frame.offset, "the snapshot does not end here")
             is_complete = True
@@ -205,13 +251,20 @@ async def _incomplete_snapshot(disk: Disk, segment: _Segment) -> LogFinding | No
 
 
 async def _feed(
-    disk: Disk, path: str, offset: int, decoder: FrameDecoder, on_frame: Callable[[Frame], None]
+    disk: Disk,
+    path: str,
+    offset: int,
+    decoder: FrameDecoder,
+    on_frame: Callable[[Frame], None],
+    after_chunk: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Run a segment's bytes from `offset` to its end through the decoder."""
     while chunk := await disk.read(path, offset, _CHUNK_BYTES):
         offset += len(chunk)
         for frame in decoder.feed(chunk):
             on_frame(frame)
+        if after_chunk is not None:
+            await after_chunk()
     decoder.finish()
 
 
@@ -228,7 +281,8 @@ def _torn_or_damaged(path: str, decoder: FrameDecoder) -> LogFinding:
     return LogFinding(FindingKind.TORN_TAIL, path, defect.offset, defect.reason)
 
 
-def _parsed(segment: _Segment, frame: Frame) -> JobEventRecord:
+def _parsed(segment: _Segment, frame: Frame) -> tuple[JobEventRecord, str]:
+    """The record and the kind of its event."""
     try:
         record = JobEventRecord.FromString(frame.payload)
     except DecodeError:
@@ -237,7 +291,8 @@ def _parsed(segment: _Segment, frame: Frame) -> JobEventRecord:
         raise LogDamaged(
             segment.path, frame.offset, f"the record is of leader epoch {record.leader_epoch}"
         )
-    if record.event.WhichOneof("kind") is None:
+    kind: str | None = record.event.WhichOneof("kind")
+    if kind is None:
         unknown = UnknownFieldSet(record.event)
         numbers = [str(unknown[at].field_number) for at in range(len(unknown))]
         raise UnknownEventType(
@@ -245,7 +300,7 @@ def _parsed(segment: _Segment, frame: Frame) -> JobEventRecord:
             frame.offset,
             f"the event type {', '.join(numbers) or 'of the record'} is unknown to this version",
         )
-    return record
+    return record, kind
 
 
 @dataclass(slots=True)
@@ -256,6 +311,7 @@ class _Replay:
     on_record: OnRecord
     with_markers: bool
     begins_with_snapshot: bool
+    after_chunk: Callable[[], Awaitable[None]] | None = None
     last_sequence: int = 0
     last_epoch: int = 0
     last_wall_ms: int = 0
@@ -344,7 +400,7 @@ class _Replay:
             self._take(segment, frame)
 
         decoder = FrameDecoder(segment.header_bytes)
-        await _feed(self.disk, segment.path, segment.header_bytes, decoder, take)
+        await _feed(self.disk, segment.path, segment.header_bytes, decoder, take, self.after_chunk)
         if decoder.defect is None:
             return None
         if cut is not None and self.last_sequence >= cut and decoder.sound_after is not None:
@@ -356,7 +412,7 @@ class _Replay:
         return torn
 
     def _take(self, segment: _Segment, frame: Frame) -> None:
-        record = _parsed(segment, frame)
+        record, kind = _parsed(segment, frame)
         if record.sequence != self.last_sequence + 1:
             raise LogDamaged(
                 segment.path,
@@ -366,7 +422,7 @@ class _Replay:
         self.last_sequence = record.sequence
         self.last_epoch = record.leader_epoch
         self.last_wall_ms = record.wall_ms
-        is_marker = record.event.WhichOneof("kind") in {"snapshot_begin", "snapshot_end"}
+        is_marker = kind in _MARKERS
         if not is_marker:
             self.events += 1
         if self.with_markers or not is_marker:

@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import google_crc32c
 
@@ -27,7 +27,9 @@ _CRC = struct.Struct("<I")
 _BODY = struct.Struct("<qIqqqB")
 _FLAG_SNAPSHOT = 1
 _FRAME_LENGTH = struct.Struct("<I")
-FRAME_OVERHEAD_BYTES: Final = len(FRAME_MARKER) + _FRAME_LENGTH.size + _CRC.size
+# Marker, length of the payload, CRC of length and payload.
+_FRAME_HEAD = struct.Struct("<4sII")
+FRAME_OVERHEAD_BYTES: Final = _FRAME_HEAD.size
 # What a reader needs to see to decode any header of this version.
 HEADER_BYTES_MAX: Final = _PREAMBLE.size + _CRC.size + _BODY.size + 64 + _CRC.size
 
@@ -142,14 +144,13 @@ def decode_header(data: bytes) -> tuple[SegmentHeader, int]:
 
 def encode_frame(payload: bytes) -> bytes:
     """The frame of one record; `payload` has 1 to `RECORD_BYTES_MAX` bytes."""
-    if not 1 <= len(payload) <= RECORD_BYTES_MAX:
-        raise ValueError(f"a record of {len(payload)} bytes; 1 to {RECORD_BYTES_MAX} are possible")
-    length = _FRAME_LENGTH.pack(len(payload))
-    return FRAME_MARKER + length + _CRC.pack(_frame_crc(length, payload)) + payload
+    length = len(payload)
+    if not 1 <= length <= RECORD_BYTES_MAX:
+        raise ValueError(f"a record of {length} bytes; 1 to {RECORD_BYTES_MAX} are possible")
+    return _FRAME_HEAD.pack(FRAME_MARKER, length, _frame_crc(length, payload)) + payload
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One record's payload and where its frame begins in the file, in bytes."""
 
     offset: int
@@ -205,26 +206,26 @@ class FrameDecoder:
 
     def _next_frame(self) -> Frame | None:
         """The frame at the position; None when it is not complete yet or defective."""
-        start = self._position
-        available = len(self._buffer) - start
-        marker = self._buffer[start : start + len(FRAME_MARKER)]
-        if marker != FRAME_MARKER[: len(marker)]:
+        buffer, start = self._buffer, self._position
+        payload_offset = start + FRAME_OVERHEAD_BYTES
+        if len(buffer) < payload_offset:
+            marker = buffer[start : start + len(FRAME_MARKER)]
+            if marker != FRAME_MARKER[: len(marker)]:
+                self._found_defect("no record begins here")
+            return None
+        marker, length, _ = _FRAME_HEAD.unpack_from(buffer, start)
+        end = payload_offset + length
+        if marker != FRAME_MARKER:
             self._found_defect("no record begins here")
-            return None
-        if available < FRAME_OVERHEAD_BYTES:
-            return None
-        length = self._length_at(start)
-        if length is None:
+        elif not 1 <= length <= RECORD_BYTES_MAX:
             self._found_defect("the length of the record is impossible")
-            return None
-        if available < FRAME_OVERHEAD_BYTES + length:
-            return None
-        payload = self._sound_payload_at(start, length)
-        if payload is None:
+        elif end <= len(buffer):
+            payload = self._sound_payload_at(start, length)
+            if payload is not None:
+                self._position = end
+                return Frame(self._offset + start, payload)
             self._found_defect("the CRC of the record is wrong")
-            return None
-        self._position += FRAME_OVERHEAD_BYTES + length
-        return Frame(self._offset + start, payload)
+        return None
 
     def _found_defect(self, reason: str) -> None:
         self.defect = Defect(self._offset + self._position, reason)
@@ -239,36 +240,33 @@ class FrameDecoder:
                 self._position = max(self._position, len(self._buffer) - kept)
                 return
             self._position = start
-            available = len(self._buffer) - start
-            length = self._length_at(start) if available >= FRAME_OVERHEAD_BYTES else 0
-            if length is not None:
-                if available < FRAME_OVERHEAD_BYTES + max(length, 1):
-                    if not at_end:
-                        return
-                elif self._sound_payload_at(start, length) is not None:
-                    self.sound_after = self._offset + start
+            payload_offset = start + FRAME_OVERHEAD_BYTES
+            if payload_offset > len(self._buffer):
+                if not at_end:
+                    return
+            else:
+                _, length, _ = _FRAME_HEAD.unpack_from(self._buffer, start)
+                end = payload_offset + length
+                if 1 <= length <= RECORD_BYTES_MAX:
+                    if end > len(self._buffer):
+                        if not at_end:
+                            return
+                    elif self._sound_payload_at(start, length) is not None:
+                        self.sound_after = self._offset + start
             self._position += 1
         self._position = len(self._buffer)
 
-    def _length_at(self, start: int) -> int | None:
-        (length,) = _FRAME_LENGTH.unpack_from(self._buffer, start + len(FRAME_MARKER))
-        assert isinstance(length, int)
-        return length if 1 <= length <= RECORD_BYTES_MAX else None
-
     def _sound_payload_at(self, start: int, length: int) -> bytes | None:
-        length_offset = start + len(FRAME_MARKER)
-        crc_offset = length_offset + _FRAME_LENGTH.size
-        payload_offset = crc_offset + _CRC.size
-        payload = bytes(self._buffer[payload_offset : payload_offset + length])
-        (crc,) = _CRC.unpack_from(self._buffer, crc_offset)
-        sound = crc == _frame_crc(bytes(self._buffer[length_offset:crc_offset]), payload)
-        return payload if sound else None
+        offset = start + FRAME_OVERHEAD_BYTES
+        payload = bytes(self._buffer[offset : offset + length])
+        (crc,) = _CRC.unpack_from(self._buffer, offset - _CRC.size)
+        return payload if crc == _frame_crc(length, payload) else None
 
 
 def _crc(data: bytes) -> bytes:
     return _CRC.pack(google_crc32c.value(data))
 
 
-def _frame_crc(length: bytes, payload: bytes) -> int:
-    crc: int = google_crc32c.extend(google_crc32c.value(length), payload)
+def _frame_crc(length: int, payload: bytes) -> int:
+    crc: int = google_crc32c.value(_FRAME_LENGTH.pack(length) + payload)
     return crc

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from holdover.runtime import AppendFile, Disk
 from jobmanager.event_store.hang_guard import HangGuard
 from jobmanager.event_store.records import SegmentHeader, encode_header
@@ -51,6 +53,17 @@ class SegmentWriter:
         if not self._name_is_durable:
             await self._guard.call(self._directory, self._disk.sync_directory(self._directory))
             self._name_is_durable = True
+        await self.check_present()
+
+    async def check_present(self) -> None:
+        """Raise `FileNotFoundError` when the segment is not where it was begun, or not whole.
+
+        An open file can be written and synced although its directory has been removed or renamed;
+        no later leader would see it.
+        """
+        found = await self._guard.call(self.path, self._disk.stat(self.path))
+        if found is None or found.bytes < self._size_bytes:
+            raise FileNotFoundError(errno.ENOENT, "the segment has vanished or was cut", self.path)
 
     async def close(self) -> None:
         """Close the file without a sync."""

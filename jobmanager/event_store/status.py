@@ -32,7 +32,9 @@ class EventStoreStatus:
         buffered_bytes: encoded records in memory, those of a running flush among them.
         written_bytes: bytes that were made durable.
         syncs: successful syncs of a segment.
-        last_flush_ms: how long the last successful flush took.
+        last_flush_s: how long the last successful flush took.
+        flush_s_total: how long all successful ones took.
+        failures: flushes that failed or hung; short degradations show here after they are over.
     """
 
     mode: EventStoreMode
@@ -43,7 +45,9 @@ class EventStoreStatus:
     buffered_bytes: int
     written_bytes: int
     syncs: int
-    last_flush_ms: int
+    last_flush_s: float
+    flush_s_total: float
+    failures: int
 
     def to_proto(self) -> RecoveryStatus:
         """The status as clients see it."""
@@ -54,5 +58,8 @@ class EventStoreStatus:
             durable_sequence=self.durable_sequence,
             buffered_bytes=self.buffered_bytes,
             written_bytes=self.written_bytes,
-            last_flush_ms=self.last_flush_ms,
+            last_flush_ms=round(self.last_flush_s * 1000),
+            flushes=self.syncs,
+            flush_ms_total=round(self.flush_s_total * 1000),
+            flush_failures=self.failures,
         )

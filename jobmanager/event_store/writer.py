@@ -1,27 +1,33 @@
 """The asynchronous writer of a job's event log (FLIP-383, JobEventStore; cases P02, P05, P06, P08).
 
 `append` only encodes into a buffer. A supervised loop writes the buffer out: one write and one sync
-for all that has gathered, when the buffer is full, its interval has passed, or somebody asks.
+for all that has gathered (a backlog takes a write for each MiB or so), when the buffer is full, its
+interval has passed, or somebody asks.
 
 After any error the segment is sealed and the buffer dropped: memory stays bounded for however long
 storage is away. The writer then tries a fresh segment that begins with a snapshot of the present
 state, which contains whatever was dropped. The first segment of a leader that found an earlier log
-begins with a snapshot too, so that it never builds on bytes that another process wrote.
+begins with a snapshot too, so that it never builds on bytes that another process wrote; and so does
+another one whenever the log has grown by enough.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import errno
+import itertools
+import posixpath
+from collections.abc import Callable, Collection
 
 from holdover.runtime import Clock, Disk
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
-from holdover.v1.events_pb2 import JobEvent, JobEventRecord, SnapshotBegin, SnapshotEnd
+from holdover.v1.events_pb2 import JobEvent, SnapshotBegin, SnapshotEnd
+from jobmanager.event_store.compaction import LogGrowth
 from jobmanager.event_store.errors import EventStoreDegraded, EventTooLarge
 from jobmanager.event_store.hang_guard import HangGuard
+from jobmanager.event_store.record_encoder import RecordEncoder
 from jobmanager.event_store.records import (
     RECORD_BYTES_MAX,
     SegmentHeader,
@@ -30,39 +36,17 @@ from jobmanager.event_store.records import (
 )
 from jobmanager.event_store.segment_writer import SegmentWriter
 from jobmanager.event_store.segments import next_index, remove_segments_before, sync_segments
+from jobmanager.event_store.settings import EventWriterSettings
 from jobmanager.event_store.status import EventStoreMode, EventStoreStatus
+from jobmanager.event_store.write_buffer import WriteBuffer
 
 _log = Log(__name__)
 
 _LOOP_NAME = "event log flush"
-_LOG_INTERVAL_S = 10.0
+# The same trouble is logged so often at most (case P06).
+_LOG_INTERVAL_S = 4.0
 # Events of a snapshot that are encoded between two looks at the event loop.
 _SNAPSHOT_SLICE = 256
-
-
-@dataclass(frozen=True, slots=True)
-class EventWriterSettings:
-    """Bounds and times of a writer.
-
-    Attributes:
-        buffer_bytes: flush when so much is buffered (job-event.store.write-buffer.size).
-        flush_interval_s: flush when something has been buffered for so long (...flush-interval).
-        buffer_bytes_max: back pressure above it (...max-size); beyond it events are dropped for
-            a snapshot, so that memory is bounded whatever callers do.
-        segment_bytes_max: begin a new segment above it (job-event.store.segment-size).
-        hang_limit_s: a storage call without an answer for so long counts as failed.
-        flush_timeout_s: how long `flush` waits unless told.
-        retry_delay_first_s, retry_delay_max_s: pause after an error, doubling.
-    """
-
-    buffer_bytes: int = 1024 * 1024
-    flush_interval_s: float = 1.0
-    buffer_bytes_max: int = 16 * 1024 * 1024
-    segment_bytes_max: int = 64 * 1024 * 1024
-    hang_limit_s: float = 5.0
-    flush_timeout_s: float = 30.0
-    retry_delay_first_s: float = 0.1
-    retry_delay_max_s: float = 5.0
 
 
 class JobEventWriter:
@@ -70,7 +54,8 @@ class JobEventWriter:
 
     `snapshot_source()` returns events whose replay gives the present state. It is called on the
     event loop, at any time between two steps of it, and must contain every event that was
-    appended before: apply an event and append it in one step, without an await in between.
+    appended before: apply an event and append it in one step, without an await in between. The
+    events are read later, some at a time, and must still be those of the moment of the call.
     `on_status` is called after every change of mode, and after every flush.
     """
 
@@ -82,7 +67,7 @@ class JobEventWriter:
         *,
         job_id: str,
         leader_epoch: int,
-        snapshot_source: Callable[[], Sequence[JobEvent]],
+        snapshot_source: Callable[[], Collection[JobEvent]],
         replayed_sequence: int = 0,
         settings: EventWriterSettings | None = None,
         on_status: Callable[[EventStoreStatus], None] | None = None,
@@ -100,9 +85,10 @@ class JobEventWriter:
         self._log = _log.bind(job=job_id, directory=directory)
         self._guard = HangGuard(self._settings.hang_limit_s)
         self._supervisor = Supervisor(f"event writer of {job_id}", self._loop_is_lost)
+        self._encoder = RecordEncoder(leader_epoch)
+        self._growth = LogGrowth(self._settings.compaction_bytes)
 
-        self._buffer: list[bytes] = []
-        self._buffer_bytes = 0
+        self._buffer = WriteBuffer()
         self._in_flight_bytes = 0
         self._oldest_s = 0.0
         self._sequence = replayed_sequence
@@ -110,7 +96,8 @@ class JobEventWriter:
         self._durable_sequence = replayed_sequence
         self._written_bytes = 0
         self._syncs = 0
-        self._last_flush_ms = 0
+        self._last_flush_s = 0.0
+        self._flush_s_total = 0.0
 
         self._segment: SegmentWriter | None = None
         self._next_index: int | None = None  # None: the directory was not looked at yet
@@ -123,7 +110,8 @@ class JobEventWriter:
 
         self._reason = ""
         self._failures = 0
-        self._logged_s: float | None = None
+        self._failures_total = 0
+        self._logged_s: dict[str, float] = {}
         self._closed = False
 
     # What the JobMaster calls
@@ -144,8 +132,8 @@ class JobEventWriter:
     def unwritten(self) -> tuple[bytes, ...] | None:
         """Encoded records in memory; None while a write is under way or a snapshot is due, when
         the log's future content cannot be told from outside."""
-        all_else_is_durable = self._durable_sequence + len(self._buffer) == self._sequence
-        return tuple(self._buffer) if all_else_is_durable and not self._needs_snapshot else None
+        all_else_is_durable = self._durable_sequence + self._buffer.records == self._sequence
+        return self._buffer.parts() if all_else_is_durable and not self._needs_snapshot else None
 
     @property
     def directory(self) -> str:
@@ -166,10 +154,12 @@ class JobEventWriter:
             appended=self._appended,
             sequence=self._sequence,
             durable_sequence=self._durable_sequence,
-            buffered_bytes=self._buffer_bytes + self._in_flight_bytes,
+            buffered_bytes=self._buffer.bytes + self._in_flight_bytes,
             written_bytes=self._written_bytes,
             syncs=self._syncs,
-            last_flush_ms=self._last_flush_ms,
+            last_flush_s=self._last_flush_s,
+            flush_s_total=self._flush_s_total,
+            failures=self._failures_total,
         )
 
     def append(self, event: JobEvent) -> int:
@@ -183,18 +173,21 @@ class JobEventWriter:
         self._sequence += 1
         self._appended += 1
         if not self._needs_snapshot:
-            if not self._buffer:
+            if not self._buffer.records:
                 self._oldest_s = self._clock.monotonic_s()
-            self._buffer.append(frame)
-            self._buffer_bytes += len(frame)
-            if self._buffer_bytes + self._in_flight_bytes > self._settings.buffer_bytes_max:
+                self._wake.set()
+            self._buffer.add(frame)
+            if self._buffer.bytes >= self._settings.buffer_bytes:
+                self._wake.set()
+            if self._buffer.bytes + self._in_flight_bytes > self._settings.buffer_bytes_max:
                 self._drop_for_snapshot()
-        self._wake.set()
+        else:
+            self._wake.set()
         return self._sequence
 
     def has_room(self) -> bool:
         """Whether more events should be appended now."""
-        used = self._buffer_bytes + self._in_flight_bytes
+        used = self._buffer.bytes + self._in_flight_bytes
         return self._needs_snapshot or used < self._settings.buffer_bytes_max
 
     async def wait_for_room(self) -> None:
@@ -262,8 +255,8 @@ class JobEventWriter:
 
     async def _run(self) -> None:
         while True:
-            await self._wait_until_due()
             try:
+                await self._wait_until_due()
                 await self._guard.room()
                 await self._write_out()
             except OSError as error:
@@ -277,8 +270,13 @@ class JobEventWriter:
         while self._sequence <= self._durable_sequence and not self._reason:
             self._flush_requested = False
             self._wake.clear()
-            await self._wake.wait()
-        waited_s = self._clock.monotonic_s() - self._oldest_s if self._buffer else 0.0
+            try:
+                async with asyncio.timeout(self._settings.probe_interval_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                if self._segment is not None:
+                    await self._segment.check_present()
+        waited_s = self._clock.monotonic_s() - self._oldest_s if self._buffer.records else 0.0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, self._settings.flush_interval_s - waited_s)):
                 while not self._is_urgent():
@@ -290,7 +288,7 @@ class JobEventWriter:
             self._flush_requested
             or bool(self._waiters)
             or bool(self._reason)
-            or self._buffer_bytes >= self._settings.buffer_bytes
+            or self._buffer.bytes >= self._settings.buffer_bytes
         )
 
     async def _write_out(self) -> None:
@@ -308,11 +306,13 @@ class JobEventWriter:
             await self._write_snapshot(index)
         else:
             await self._write_buffer(index)
+        durable = self._durable_sequence
         if self._reason:
-            self._log.info("event log is durable again", sequence=self._durable_sequence)
+            self._log.info("event log is durable again, recovery: ACTIVE", sequence=durable)
         self._reason = ""
         self._failures = 0
-        self._last_flush_ms = round((self._clock.monotonic_s() - started_s) * 1000)
+        self._last_flush_s = self._clock.monotonic_s() - started_s
+        self._flush_s_total += self._last_flush_s
         self._room.set()
         for target, waiter in self._waiters:
             if target <= self._durable_sequence and not waiter.done():
@@ -320,6 +320,8 @@ class JobEventWriter:
         self._tell_status()
         if self._superseding is not None:
             await self._remove_superseded(self._superseding)
+        if self._growth.is_due:
+            self._drop_for_snapshot()
 
     async def _prepare_directory(self) -> int:
         """The index of the next segment. Looks at the directory, and at what it holds, once."""
@@ -331,7 +333,18 @@ class JobEventWriter:
             self._next_index = await self._guard.call(
                 path, next_index(self._disk, path, self._leader_epoch)
             )
+        elif self._failures:
+            await self._restore_directory()
         return self._next_index
+
+    async def _restore_directory(self) -> None:
+        """Create the log's directory anew if it has vanished, but not the job's around it: without
+        that there is no job to recover, and a deposed leader must not bring back one that its
+        successor has ended."""
+        job_directory = posixpath.dirname(self._directory)
+        if await self._guard.call(job_directory, self._disk.stat(job_directory)) is None:
+            raise FileNotFoundError(errno.ENOENT, "the job's directory is gone", job_directory)
+        await self._guard.call(self._directory, self._disk.make_directories(self._directory))
 
     async def _open_segment(self, index: int) -> SegmentId:
         """Begin a segment. An index is used once, whatever becomes of its file."""
@@ -348,44 +361,47 @@ class JobEventWriter:
             segment_id = await self._open_segment(index)
             if self._needs_snapshot:  # the buffer overflowed meanwhile
                 return
-            first = self._sequence - len(self._buffer) + 1
+            first = self._sequence - self._buffer.records + 1
             header = self._header(segment_id, first, is_snapshot=False)
         assert self._segment is not None
         last = self._sequence
-        data = b"".join(self._buffer)
-        self._buffer.clear()
-        self._in_flight_bytes, self._buffer_bytes = self._buffer_bytes, 0
+        self._in_flight_bytes = self._buffer.bytes
+        written = 0
         try:
-            written = await self._segment.write(data, header)
+            for block in self._buffer.take():
+                written += await self._segment.write(block, header)
+                header = None
             await self._segment.sync()
         finally:
             self._in_flight_bytes = 0
         self._now_durable(last, written)
+        self._growth.written(written)
 
     async def _write_snapshot(self, index: int) -> None:
         segment_id = await self._open_segment(index)
         assert self._segment is not None
         # No await until the buffer collects again: the snapshot contains all before it.
-        snapshot = list(self._snapshot_source())
+        snapshot = self._snapshot_source()
         count = len(snapshot)
-        records = [
-            JobEvent(snapshot_begin=SnapshotBegin(records=count)),
-            *snapshot,
-            JobEvent(snapshot_end=SnapshotEnd(records=count)),
-        ]
         first = self._sequence + 1
-        self._sequence += len(records)
+        self._sequence += count + 2
         last = self._sequence
         self._needs_snapshot = False
         header: SegmentHeader | None = self._header(segment_id, first, is_snapshot=True)
+        events = itertools.chain(
+            [JobEvent(snapshot_begin=SnapshotBegin(records=count))],
+            snapshot,
+            [JobEvent(snapshot_end=SnapshotEnd(records=count))],
+        )
+        numbered = enumerate(events, start=first)
         written = 0
-        for start in range(0, len(records), _SNAPSHOT_SLICE):
-            part = records[start : start + _SNAPSHOT_SLICE]
-            frames = [self._frame(first + start + at, event) for at, event in enumerate(part)]
+        while part := list(itertools.islice(numbered, _SNAPSHOT_SLICE)):
+            frames = [self._frame(sequence, event) for sequence, event in part]
             written += await self._segment.write(b"".join(frames), header)
             header = None
         await self._segment.sync()
         self._now_durable(last, written)
+        self._growth.snapshot_written(written)
         self._superseding = segment_id
 
     async def _remove_superseded(self, before: SegmentId) -> None:
@@ -408,13 +424,7 @@ class JobEventWriter:
         )
 
     def _frame(self, sequence: int, event: JobEvent) -> bytes:
-        record = JobEventRecord(
-            sequence=sequence,
-            leader_epoch=self._leader_epoch,
-            wall_ms=self._clock.wall_ms(),
-            event=event,
-        )
-        payload = record.SerializeToString(deterministic=True)
+        payload = self._encoder.encode(sequence, self._clock.wall_ms(), event)
         if len(payload) > RECORD_BYTES_MAX:
             raise EventTooLarge(
                 self._directory,
@@ -432,7 +442,6 @@ class JobEventWriter:
     def _drop_for_snapshot(self) -> None:
         """From now on nothing is buffered, since the next snapshot will contain it."""
         self._buffer.clear()
-        self._buffer_bytes = 0
         self._needs_snapshot = True
         self._room.set()
 
@@ -441,15 +450,17 @@ class JobEventWriter:
         self._drop_for_snapshot()
         self._reason = reason
         self._failures += 1
-        self._warn("event log is degraded", reason)
+        self._failures_total += 1
+        self._warn("event log cannot be written, recovery: DEGRADED", reason)
         self._tell_status()
         await self._seal()
 
     def _warn(self, event: str, reason: str) -> None:
         """Log what is tried again and may fail again, but not each time (case P06)."""
         now_s = self._clock.monotonic_s()
-        if self._logged_s is None or now_s - self._logged_s >= _LOG_INTERVAL_S:
-            self._logged_s = now_s
+        logged_s = self._logged_s.get(event)
+        if logged_s is None or now_s - logged_s >= _LOG_INTERVAL_S:
+            self._logged_s[event] = now_s
             self._log.warning(event, reason=reason, failures=self._failures)
 
     def _retry_delay_s(self) -> float:

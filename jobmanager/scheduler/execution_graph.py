@@ -9,7 +9,7 @@ the JobManager.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from holdover.ids import AttemptKey
 from holdover.jobgraph import determinism_of
@@ -29,6 +29,38 @@ class ReplayError(Exception):
     """An event contradicts the state that the events before it built: the log is not this job's
     history.
     """
+
+
+# An event, or what a finished subtask has left behind and where: most of a large snapshot.
+_SnapshotPart = events_pb2.JobEvent | tuple[common_pb2.FinishedExecution, str]
+
+
+class SnapshotEvents(Collection[events_pb2.JobEvent]):
+    """The events of a snapshot, in order.
+
+    They are of the moment at which the snapshot was taken, but those of finished subtasks are made
+    when they are read, for to make all of a large job's at once would hold up the event loop.
+    """
+
+    def __init__(self, parts: Sequence[_SnapshotPart]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __contains__(self, event: object) -> bool:
+        return any(event == each for each in self)
+
+    def __iter__(self) -> Iterator[events_pb2.JobEvent]:
+        for part in self._parts:
+            if isinstance(part, events_pb2.JobEvent):
+                yield part
+                continue
+            execution, worker_id = part
+            finished = events_pb2.ExecutionVertexFinished(
+                execution=execution, location=common_pb2.PartitionLocation(worker_id=worker_id)
+            )
+            yield events_pb2.JobEvent(vertex_finished=finished)
 
 
 class ExecutionGraph:
@@ -110,12 +142,13 @@ class ExecutionGraph:
         vertex.splits = tuple(event.splits)
 
     def _apply_finished(self, event: events_pb2.ExecutionVertexFinished) -> None:
-        key = event.execution.attempt
+        execution = event.execution
+        key = execution.attempt
         vertex = self.vertex_at(key.vertex_id, key.subtask)
         if vertex.state is ExecutionState.FINISHED:
             raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} finishes twice")
         owner = self._job_vertex(key.vertex_id)
-        if any(not 0 <= index < len(owner.splits) for index in event.execution.splits):
+        if any(not 0 <= index < len(owner.splits) for index in execution.splits):
             raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} reads unknown splits")
         before = vertex.worker_id
         # An adopted attempt belongs to an earlier leader: whatever this leader had begun is over
@@ -123,12 +156,12 @@ class ExecutionGraph:
         self.transition(vertex, ExecutionState.FINISHED)
         vertex.attempt = key.attempt
         vertex.epoch = key.leader_epoch
-        vertex.finished = event.execution
+        vertex.finished = execution
         vertex.stored_at = event.location.worker_id
         vertex.slot = None
         vertex.held = False
-        vertex.splits = list(event.execution.splits)
-        owner.add_output(event.execution)
+        vertex.splits = list(execution.splits)
+        owner.add_output(execution)
         owner.output_version += 1
         self._moved(vertex, before)
 
@@ -191,16 +224,14 @@ class ExecutionGraph:
             return None
         return owner.subtasks[key.subtask]
 
-    def snapshot_events(
-        self, history: Iterable[events_pb2.JobStateChanged]
-    ) -> list[events_pb2.JobEvent]:
+    def snapshot_events(self, history: Iterable[events_pb2.JobStateChanged]) -> SnapshotEvents:
         """Events that lead a fresh graph to the present durable state (not the markers around
         them).
 
         `history` are the changes of the job's state up to the present one, with their epochs and
         times.
         """
-        events = []
+        events: list[_SnapshotPart] = []
         for owner in self.vertices.values():
             if not owner.initialized:
                 continue
@@ -220,9 +251,9 @@ class ExecutionGraph:
         if self.commit is not None:
             events.append(events_pb2.JobEvent(commit_started=self.commit))
         events.extend(events_pb2.JobEvent(job_state_changed=change) for change in history)
-        return events
+        return SnapshotEvents(events)
 
-    def _snapshot_subtasks(self, owner: ExecutionJobVertex) -> Iterator[events_pb2.JobEvent]:
+    def _snapshot_subtasks(self, owner: ExecutionJobVertex) -> Iterator[_SnapshotPart]:
         for vertex in owner.subtasks:
             if vertex.state is not ExecutionState.FINISHED and vertex.pinned_splits is not None:
                 # A finished source that was reset: its splits stay with it. The reset raises the
@@ -238,11 +269,7 @@ class ExecutionGraph:
                     )
                 )
             elif vertex.finished is not None:
-                finished = events_pb2.ExecutionVertexFinished(
-                    execution=vertex.finished,
-                    location=common_pb2.PartitionLocation(worker_id=vertex.stored_at),
-                )
-                yield events_pb2.JobEvent(vertex_finished=finished)
+                yield vertex.finished, vertex.stored_at
         yield events_pb2.JobEvent(
             attempts_raised=events_pb2.ExecutionAttemptsRaised(
                 vertex_id=owner.vertex_id, next_attempts=[v.attempt for v in owner.subtasks]

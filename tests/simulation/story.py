@@ -25,14 +25,16 @@ from typing import Any
 from holdover.ids import AttemptKey
 from holdover.v1.common_pb2 import FinishedExecution
 from holdover.v1.job_pb2 import JobGraph
+from jobmanager.job_store import JobStore
 from simulator import fault_kinds as kinds
-from simulator.cluster import LOCAL_DIRECTORY, Node
+from simulator.cluster import JOBS_DIRECTORY, LOCAL_DIRECTORY, Node
 from simulator.faults import MadeFault
 from simulator.invariants.stored import as_it_is, files_below
 from simulator.quantities import Constant
 from simulator.record import AttemptRecord, RunRecord
 from simulator.scenario import ClusterSpec, JobSpec, NetworkSpec, Scenario, StageSpec
 from simulator.simulate import SimulatedRun
+from simulator.world.medium import finish
 from simulator.world.process import Process
 from simulator.world.world import current_process_name
 from taskmanager.task_executor import TaskExecutor
@@ -166,6 +168,14 @@ class Story:
 
         process.pause()
         loop.call_at(until_s, go_on, context=loop.world_process.context)
+
+    def remove_log(self) -> None:
+        """The first job's event log vanishes, with the directory that holds it."""
+        shared = self.world.storages.shared
+        finish(
+            shared.remove_tree_steps(JobStore(shared, JOBS_DIRECTORY).events_directory(self.job))
+        )
+        self._run.injector.note_lost_log(self.job)
 
     def heal(self, made: MadeFault) -> None:
         """End a fault: what was killed starts, what was paused goes on, what was cut connects."""

@@ -21,7 +21,9 @@ from holdover.v1.events_pb2 import (
 )
 from holdover.v1.job_pb2 import FileFormat, JobGraph
 from holdover.v1.jobmanager_pb2 import (
+    RecoveryMode,
     RecoveryReport,
+    RecoveryStatus,
     ResetCount,
     ResultFile,
     TaskManagerStatus,
@@ -209,6 +211,40 @@ async def test_events_are_decoded(jobmanager: JobManagerDouble) -> None:
     assert event == {
         "vertex_reset": {"vertex_id": "v1", "subtasks": [0, 2], "reason": "WORKER_LOST"}
     }
+    assert (await ask(jobmanager, "events", "--from", "1", "j")).stdout == line
+
+
+async def test_a_job_that_is_called_like_a_command_is_shown_behind_two_dashes(
+    jobmanager: JobManagerDouble,
+) -> None:
+    await jobmanager.jobs.put(status("verify", RUNNING))
+    jobmanager.jobs.events["verify"] = [JobEventRecord(sequence=1, leader_epoch=2)]
+    address = ("--address", jobmanager.address)
+    shown = await asyncio.to_thread(holdover, "events", *address, "--", "verify")
+    assert "epoch 2" in shown.stdout
+
+
+async def test_show_tells_how_the_events_are_recorded(jobmanager: JobManagerDouble) -> None:
+    job = status("j", RUNNING)
+    job.recovery.CopyFrom(
+        RecoveryStatus(
+            mode=RecoveryMode.RECOVERY_MODE_DEGRADED,
+            reason="No space left on device",
+            events_appended=12,
+            durable_sequence=9,
+            buffered_bytes=100,
+            written_bytes=2048,
+            flushes=4,
+            flush_ms_total=20,
+            flush_failures=3,
+        )
+    )
+    await jobmanager.jobs.put(job)
+    shown = (await ask(jobmanager, "show", "j")).stdout
+    assert (
+        "recovery: DEGRADED, No space left on device, 12 events, durable up to 9, 2.0 KiB written,"
+        " 100 B buffered, 4 flushes of 5 ms, 3 failed"
+    ) in shown
 
 
 async def test_a_recovery_says_what_was_kept_and_why_the_rest_ran_again(

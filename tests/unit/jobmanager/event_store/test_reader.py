@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from holdover.v1.events_pb2 import JobEvent
@@ -10,14 +12,18 @@ from jobmanager.event_store import (
     LogDamaged,
     UnknownEventType,
     UnsupportedLogVersion,
-    read_log,
     set_aside,
+    settled,
+    stream_log,
 )
+from jobmanager.event_store.records import SegmentId
+from jobmanager.event_store.segments import list_segments, remove_segments_before
 from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.event_store.event_logs import (
     DIRECTORY,
     JOB_ID,
     frame,
+    number_of,
     numbers,
     path,
     put,
@@ -249,8 +255,9 @@ async def test_a_log_set_aside_is_kept_and_no_longer_replayed() -> None:
 async def test_reading_for_people_shows_snapshot_marks_from_a_sequence_on() -> None:
     disk = SimulatedStorage()
     await put(disk, segment(numbers(0, 2), first=10, is_snapshot=True))
-    contents = await read_log(disk, DIRECTORY, job_id=JOB_ID, from_sequence=12)
-    kinds = [record.event.WhichOneof("kind") for record in contents.records]
+    pages = stream_log(disk, DIRECTORY, job_id=JOB_ID, from_sequence=12)
+    records = [record async for page in pages for record in page]
+    kinds = [record.event.WhichOneof("kind") for record in records]
     assert kinds == ["vertex_reset", "snapshot_end"]
 
 
@@ -262,3 +269,95 @@ async def test_an_empty_segment_is_the_trace_of_a_crash_at_its_creation() -> Non
     found, findings = await replayed(disk)
     assert found == [0, 1]
     assert [one.kind for one in findings.findings] == [FindingKind.TORN_TAIL]
+
+
+class CompactedMeanwhile(SimulatedStorage):
+    """At the n-th read somebody rewrites the log: the segments that were listed are gone."""
+
+    def __init__(self, at_read: int) -> None:
+        super().__init__()
+        self.reads = 0
+        self.at_read = at_read
+
+    async def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        self.reads += 1
+        if self.reads == self.at_read:
+            index = SegmentId.of_file_name((await list_segments(self, DIRECTORY))[-1].path[-27:])
+            assert index is not None
+            snapshot = segment(
+                numbers(0, 9), index=index.index + 1, first=20, durable=9, is_snapshot=True
+            )
+            await put(self, snapshot, index=index.index + 1)
+            await remove_segments_before(self, DIRECTORY, SegmentId(1, index.index + 1))
+        return await super().read(path, offset, length)
+
+
+@pytest.mark.parametrize("at_read", range(1, 12))
+async def test_a_log_that_is_compacted_while_it_is_read_is_read_anew(at_read: int) -> None:
+    """A deposed leader may do it while its successor replays."""
+    disk = CompactedMeanwhile(at_read)
+    for index in range(3):
+        events = numbers(3 * index, 3 * index + 3)
+        await put(disk, segment(events, index=index, first=3 * index + 1), index=index)
+
+    async def read() -> list[int]:
+        return (await replayed(disk))[0]
+
+    assert await settled(disk, DIRECTORY, read) == list(range(9))
+
+
+async def test_a_log_that_stays_damaged_is_not_read_again_and_again() -> None:
+    disk = SimulatedStorage()
+    await put(disk, segment(numbers(3, 6), index=1, first=4), index=1)
+    reads: list[int] = []
+
+    async def read() -> None:
+        reads.append(1)
+        await replayed(disk)
+
+    with pytest.raises(LogDamaged):
+        await settled(disk, DIRECTORY, read)
+    assert reads == [1]
+
+
+async def test_a_long_log_is_read_some_records_at_a_time() -> None:
+    """Whoever reads slowly holds the reading up, and whoever stops ends it."""
+    disk = SimulatedStorage()
+    await put(disk, segment(numbers(0, 20_000)))
+    pages = stream_log(disk, DIRECTORY)
+    first = await anext(pages)
+    await asyncio.sleep(0.01)
+    assert len(first) < 3_000
+    rest = [number_of(record) async for page in pages for record in page]
+    assert rest == list(range(len(first), 20_000))
+    stopped = stream_log(disk, DIRECTORY)
+    await anext(stopped)
+    await stopped.aclose()
+
+
+async def test_a_log_that_is_damaged_further_on_is_read_up_to_there() -> None:
+    disk = SimulatedStorage()
+    data = segment(numbers(0, 20_000))
+    at = len(segment(numbers(0, 15_000)))
+    await put(disk, data[: at + 15] + b"\xff" + data[at + 16 :])
+    found: list[int] = []
+
+    async def read() -> None:
+        async for page in stream_log(disk, DIRECTORY):
+            found.extend(number_of(record) for record in page)
+
+    with pytest.raises(LogDamaged, match=f"at byte {at}"):
+        await read()
+    assert found == list(range(len(found)))
+    assert len(found) > 10_000
+
+
+async def test_a_log_that_is_compacted_while_somebody_reads_it_goes_on_with_the_snapshot() -> None:
+    disk = CompactedMeanwhile(7)
+    for index in range(3):
+        events = numbers(3 * index, 3 * index + 3)
+        await put(disk, segment(events, index=index, first=3 * index + 1), index=index)
+    pages = stream_log(disk, DIRECTORY)
+    sequences = [record.sequence async for page in pages for record in page]
+    assert sequences == sorted(set(sequences))
+    assert sequences[-11:] == list(range(20, 31))

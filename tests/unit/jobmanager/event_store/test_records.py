@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdover.v1.events_pb2 import ExecutionVertexReset, JobEvent, JobEventRecord
+from jobmanager.event_store.record_encoder import RecordEncoder
 from jobmanager.event_store.records import (
     FRAME_MARKER,
     Defect,
@@ -122,3 +124,17 @@ def test_an_empty_or_oversized_record_is_not_written() -> None:
         encode_frame(b"")
     with pytest.raises(ValueError, match="16777217 bytes"):
         encode_frame(bytes(16 * 1024 * 1024 + 1))
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, 110, 115, 120, 127, 128, 16_370, 16_390, 3_000_000])
+def test_a_record_is_encoded_as_protobuf_encodes_it(length: int) -> None:
+    event = JobEvent(vertex_reset=ExecutionVertexReset(vertex_id="v" * length, subtasks=[1]))
+    encoder = RecordEncoder(7)
+    for sequence in (1, 127, 128, 2**40):
+        record = JobEventRecord(sequence=sequence, leader_epoch=7, wall_ms=5, event=event)
+        assert encoder.encode(sequence, 5, event) == record.SerializeToString(deterministic=True)
+
+
+def test_an_event_without_content_is_encoded_too() -> None:
+    record = JobEventRecord(sequence=1, leader_epoch=7, wall_ms=5, event=JobEvent())
+    assert RecordEncoder(7).encode(1, 5, JobEvent()) == record.SerializeToString()

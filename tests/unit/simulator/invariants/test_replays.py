@@ -126,7 +126,7 @@ def test_a_snapshot_whose_predecessors_are_gone_is_not_cut() -> None:
     """Its bytes were durable before they were removed."""
     graph = replayed(chain(2), HISTORY)
     snapshot = segment(
-        graph.snapshot_events([]), index=1, first=9, durable=8, is_snapshot=True, job_id="job"
+        list(graph.snapshot_events([])), index=1, first=9, durable=8, is_snapshot=True, job_id="job"
     )
     for storage in (SimulatedStorage(), logged(HISTORY)):
         put(storage, f"{DIRECTORY}/0000000000000001-000001.log", snapshot)
