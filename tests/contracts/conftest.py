@@ -17,22 +17,25 @@ A module that has no simulated counterpart yet stays in the real world with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import pytest
 
-from holdover.runtime import Disk, Runtime
+from holdover.runtime import Disk, Runtime, is_object_url
 from holdover.runtime.real import real_runtime
 from simulator.world.process import CURRENT
 from simulator.world.storage import SimulatedStorage
 from simulator.world.world import World
+from tests.doubles.s3_server import environment, make_bucket, moto_server
 
 #: Names of the fixtures that exist in both worlds.
 IN_BOTH_WORLDS = ("runtime_arm", "disk_arm")
 
+_NUMBERS = itertools.count()
 _WORLDS: WeakKeyDictionary[asyncio.AbstractEventLoop, World] = WeakKeyDictionary()
 
 
@@ -58,6 +61,11 @@ class DiskArm:
     disk: Disk
     root: str
 
+    def needs_a_file_system(self) -> None:
+        """Skip what no object store has, and no service asks of one (docs/event-log.md)."""
+        if is_object_url(self.root):
+            pytest.skip("not on an object store")
+
 
 @pytest.fixture
 async def world() -> AsyncIterator[World | None]:
@@ -77,11 +85,32 @@ async def runtime_arm(world: World | None) -> Runtime:
     return real_runtime() if world is None else world.runtime(CURRENT.get())
 
 
-@pytest.fixture(params=["of-the-runtime", "storage-by-itself"])
+@pytest.fixture(scope="session")
+def s3_server_port() -> Iterator[int]:
+    """An S3 server, and what this process needs to know to use it."""
+    with moto_server() as port, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(f"http://127.0.0.1:{port}").items():
+            patch.setenv(name, value)
+        yield port
+
+
+def new_object_root(scheme: str, request: pytest.FixtureRequest) -> str:
+    """An empty directory in an object store; skips in the simulated world, which has none."""
+    bucket = f"contract-{next(_NUMBERS)}"
+    if scheme == "s3":
+        make_bucket(request.getfixturevalue("s3_server_port"), bucket)
+    return f"{scheme}://{bucket}/some/prefix"
+
+
+@pytest.fixture(params=["of-the-runtime", "storage-by-itself", "memory", "s3"])
 async def disk_arm(
     request: pytest.FixtureRequest, runtime_arm: Runtime, world: World | None, tmp_path: Path
 ) -> DiskArm:
-    """The disk of a runtime, or the storage that the simulated one is made of."""
+    """The disk of a runtime, the storage that the simulated one is made of, or an object store."""
+    if request.param in ("memory", "s3"):
+        if world is not None:
+            pytest.skip("the simulated world has no object store")
+        return DiskArm(runtime_arm.disk, new_object_root(request.param, request))
     if request.param == "storage-by-itself":
         arm = DiskArm(SimulatedStorage(), "/disk")
     elif world is None:
