@@ -34,7 +34,6 @@ T = TypeVar("T")
 _LIST_CHUNK: Final = 1000
 # What a read of a whole object, whose size nobody has asked for, is given time for.
 _UNKNOWN_BYTES: Final = 16 * 1024 * 1024
-_RANGE_NOT_SATISFIABLE: Final = 416
 #: Answers that may be others a moment later, beside all of 500 and more.
 _TRANSIENT: Final = (408, 409, 425, 429)
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -92,28 +91,21 @@ class Bucket:
 
     # Reading
 
-    async def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        """The object's bytes from `offset`, at most `length`. Raises FileNotFoundError."""
-        if length == 0:
-            return b""
+    async def get(self, key: str) -> bytes:
+        """The whole object. Raises FileNotFoundError."""
 
         async def ask() -> bytes:
-            if length is not None:
-                data = await obstore.get_range_async(self._store, key, start=offset, length=length)
-                return bytes(data)
-            result = await obstore.get_async(
-                self._store, key, options={"range": {"offset": offset}} if offset else None
-            )
-            return bytes(await result.bytes_async())
+            return bytes(await (await obstore.get_async(self._store, key)).bytes_async())
 
-        try:
-            return await self._call("read", key, ask, length or _UNKNOWN_BYTES)
-        except ObjectStoreRefused as error:
-            if isinstance(error.__cause__, _Answer) and (
-                error.__cause__.status == _RANGE_NOT_SATISFIABLE
-            ):
-                return b""  # it ends before `offset`
-            raise
+        return await self._call("read", key, ask, _UNKNOWN_BYTES)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        """Bytes of an object that has so many. Raises FileNotFoundError."""
+
+        async def ask() -> bytes:
+            return bytes(await obstore.get_range_async(self._store, key, start=start, end=end))
+
+        return await self._call("read", key, ask, end - start)
 
     async def get_versioned(self, key: str) -> VersionedObject | None:
         """The whole object with its version, None where there is none."""
@@ -305,7 +297,7 @@ class Bucket:
             reason = f"HTTP {status} {code}".rstrip()
             if status >= 500 or status in _TRANSIENT:
                 return reason
-            raise self._refused(what, key, reason) from _Answer(status)
+            raise self._refused(what, key, reason) from None
         if isinstance(error, exceptions.GenericError):
             return _URL_TAIL.sub("", text.split("\n", 1)[0])[:300]
         raise self._refused(what, key, type(error).__name__) from None
@@ -325,11 +317,3 @@ class Bucket:
                     self.url_of(key),
                     f"did not {what} the object: the leadership of this process is over",
                 )
-
-
-class _Answer(Exception):
-    """The status of an answer that was refused."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"HTTP {status}")
-        self.status = status

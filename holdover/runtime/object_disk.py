@@ -71,7 +71,7 @@ class ObjectDisk:
         parts = self._known.get(key)
         if parts is None:
             try:
-                return await self._bucket.get(key, offset, length)
+                return await self._read_whole(key, offset, length)
             except FileNotFoundError:
                 parts = await self._look_up(key)
                 if not parts:
@@ -82,6 +82,16 @@ class ObjectDisk:
                 raise _missing(path)
         end = parts[-1].end if length is None else min(parts[-1].end, offset + length)
         return await self._assemble(path, parts, offset, end)
+
+    async def _read_whole(self, key: str, offset: int, length: int | None) -> bytes:
+        """From a file that is one object. Raises FileNotFoundError."""
+        if offset == 0 and length is None:
+            return await self._bucket.get(key)
+        size = await self._bucket.size(key)
+        if size is None:
+            raise _missing(f"{self._root}/{key}")
+        end = size if length is None else min(size, offset + length)
+        return await self._bucket.get_range(key, offset, end) if offset < end else b""
 
     async def list_directory(self, path: str) -> list[Entry]:
         """See `Disk.list_directory`."""

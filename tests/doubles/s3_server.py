@@ -1,4 +1,5 @@
 """An S3 server in a process of its own, and a proxy before it that throttles, fails or loses."""
+
 from __future__ import annotations
 
 import asyncio
