@@ -25,12 +25,12 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from holdover.runtime import Disk, Runtime, is_object_url
+from holdover.runtime import Disk, Runtime
 from holdover.runtime.real import real_runtime
 from simulator.world.process import CURRENT
 from simulator.world.storage import SimulatedStorage
 from simulator.world.world import World
-from tests.doubles.s3_server import environment, make_bucket, moto_server
+from tests.doubles.s3_server import S3Proxy, environment, make_bucket, moto_server, s3_proxy
 
 #: Names of the fixtures that exist in both worlds.
 IN_BOTH_WORLDS = ("runtime_arm", "disk_arm")
@@ -61,11 +61,6 @@ class DiskArm:
     disk: Disk
     root: str
 
-    def needs_a_file_system(self) -> None:
-        """Skip what no object store has, and no service asks of one (docs/event-log.md)."""
-        if is_object_url(self.root):
-            pytest.skip("not on an object store")
-
 
 @pytest.fixture
 async def world() -> AsyncIterator[World | None]:
@@ -85,32 +80,11 @@ async def runtime_arm(world: World | None) -> Runtime:
     return real_runtime() if world is None else world.runtime(CURRENT.get())
 
 
-@pytest.fixture(scope="session")
-def s3_server_port() -> Iterator[int]:
-    """An S3 server, and what this process needs to know to use it."""
-    with moto_server() as port, pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(f"http://127.0.0.1:{port}").items():
-            patch.setenv(name, value)
-        yield port
-
-
-def new_object_root(scheme: str, request: pytest.FixtureRequest) -> str:
-    """An empty directory in an object store; skips in the simulated world, which has none."""
-    bucket = f"contract-{next(_NUMBERS)}"
-    if scheme == "s3":
-        make_bucket(request.getfixturevalue("s3_server_port"), bucket)
-    return f"{scheme}://{bucket}/some/prefix"
-
-
-@pytest.fixture(params=["of-the-runtime", "storage-by-itself", "memory", "s3"])
+@pytest.fixture(params=["of-the-runtime", "storage-by-itself"])
 async def disk_arm(
     request: pytest.FixtureRequest, runtime_arm: Runtime, world: World | None, tmp_path: Path
 ) -> DiskArm:
-    """The disk of a runtime, the storage that the simulated one is made of, or an object store."""
-    if request.param in ("memory", "s3"):
-        if world is not None:
-            pytest.skip("the simulated world has no object store")
-        return DiskArm(runtime_arm.disk, new_object_root(request.param, request))
+    """The disk of a runtime, or the storage that the simulated one is made of."""
     if request.param == "storage-by-itself":
         arm = DiskArm(SimulatedStorage(), "/disk")
     elif world is None:
@@ -119,3 +93,36 @@ async def disk_arm(
         arm = DiskArm(runtime_arm.disk, "/shared/disk")
     await arm.disk.make_directories(arm.root)
     return arm
+
+
+@pytest.fixture(scope="session")
+def s3_server_port() -> Iterator[int]:
+    """A running server."""
+    with moto_server() as port:
+        yield port
+
+
+@pytest.fixture
+async def s3(s3_server_port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[S3Proxy]:
+    """The proxy before it, which this process is told of by the standard variables."""
+    async with s3_proxy(s3_server_port) as proxy:
+        for name, value in environment(proxy.endpoint).items():
+            monkeypatch.setenv(name, value)
+        yield proxy
+
+
+@pytest.fixture
+def s3_root(s3: S3Proxy, s3_server_port: int) -> str:
+    """An empty directory in a bucket of its own."""
+    bucket = f"bucket-{next(_NUMBERS)}"
+    make_bucket(s3_server_port, bucket)
+    return f"s3://{bucket}/some/prefix"
+
+
+@pytest.fixture(params=["memory", "s3"])
+def object_root(request: pytest.FixtureRequest) -> str:
+    """An empty directory in an object store."""
+    if request.param == "memory":
+        return f"memory://bucket-{next(_NUMBERS)}/some/prefix"
+    root: str = request.getfixturevalue("s3_root")
+    return root

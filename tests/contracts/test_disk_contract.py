@@ -34,7 +34,6 @@ async def test_publish_replaces_and_leaves_no_temporary_file(disk_arm: DiskArm) 
 
 
 async def test_publish_into_a_missing_directory_says_so(disk_arm: DiskArm) -> None:
-    disk_arm.needs_a_file_system()
     with pytest.raises(FileNotFoundError):
         await write_file(disk_arm, "missing/a", b"")
 
@@ -116,7 +115,6 @@ async def test_remove_tree_takes_all_below_and_nothing_beside(disk_arm: DiskArm)
 
 
 async def test_make_directories_makes_parents_and_accepts_existing_ones(disk_arm: DiskArm) -> None:
-    disk_arm.needs_a_file_system()
     path = f"{disk_arm.root}/a/b/c"
     await disk_arm.disk.make_directories(path)
     await disk_arm.disk.make_directories(path)
@@ -134,7 +132,6 @@ async def test_stat_knows_files_directories_and_nothing(disk_arm: DiskArm) -> No
 
 
 async def test_glob_finds_files_only_sorted_and_recursive(disk_arm: DiskArm) -> None:
-    disk_arm.needs_a_file_system()
     root, disk = disk_arm.root, disk_arm.disk
     await disk.make_directories(f"{root}/sub/deep")
     for name in ("b.csv", "a.csv", "a.txt", ".hidden.csv", "sub/c.csv", "sub/deep/d.csv"):
@@ -153,7 +150,6 @@ async def test_glob_finds_files_only_sorted_and_recursive(disk_arm: DiskArm) -> 
 
 
 async def test_a_lock_is_exclusive_until_released(disk_arm: DiskArm) -> None:
-    disk_arm.needs_a_file_system()
     path = f"{disk_arm.root}/lock"
     held = await disk_arm.disk.lock(path)
     assert held is not None
@@ -166,7 +162,6 @@ async def test_a_lock_is_exclusive_until_released(disk_arm: DiskArm) -> None:
 
 
 async def test_a_cancelled_lock_is_not_held_by_nobody(disk_arm: DiskArm) -> None:
-    disk_arm.needs_a_file_system()
     path = f"{disk_arm.root}/lock"
     attempt = asyncio.create_task(disk_arm.disk.lock(path))
     await asyncio.sleep(0)

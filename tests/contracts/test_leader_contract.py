@@ -13,15 +13,12 @@ import pytest
 
 from holdover.coordination.file_leader import FileLeaderElection, FileLeaderRetrieval
 from holdover.coordination.leader import LeaderElection, LeaderRecord, LeaderRetrieval
-from holdover.coordination.object_leader import ObjectLeaderService
 from holdover.runtime import Runtime
 from simulator.world.leader_service import SimulatedLeaderService
 from simulator.world.storage import SimulatedStorage
 from simulator.world.world import World
-from tests.contracts.conftest import new_object_root
 
 POLL_INTERVAL_S = 0.02
-LEASE_DURATION_S = 3.0
 WATCHDOG_S = 5.0
 
 
@@ -38,24 +35,14 @@ class LeaderArm:
         return self.elections[-1]
 
 
-@pytest.fixture(params=["file", "file-on-a-storage-by-itself", "service", "memory", "s3"])
+@pytest.fixture(params=["file", "file-on-a-storage-by-itself", "service"])
 async def leader_arm(
     request: pytest.FixtureRequest, runtime_arm: Runtime, world: World | None, tmp_path: Path
 ) -> AsyncIterator[LeaderArm]:
-    if request.param in ("memory", "s3"):
-        if world is not None:
-            pytest.skip("the simulated world has no object store")
-        arm = lease_arm(runtime_arm, new_object_root(request.param, request))
-    else:
-        arm = new_arm(request.param, runtime_arm, world, str(tmp_path))
+    arm = new_arm(request.param, runtime_arm, world, str(tmp_path))
     yield arm
     for election in arm.elections:
         await election.step_down()
-
-
-def lease_arm(runtime: Runtime, directory: str) -> LeaderArm:
-    service = ObjectLeaderService(runtime, directory, LEASE_DURATION_S)
-    return LeaderArm(service.election, service.retrieval())
 
 
 def new_arm(kind: str, runtime: Runtime, world: World | None, directory: str) -> LeaderArm:

@@ -79,7 +79,7 @@ def make_bucket(port: int, bucket: str) -> None:
 
 @dataclass
 class Fault:
-    """What happens to the next `count` requests that match.
+    """What happens to `count` requests that match, after the next `skip` of them.
 
     `status` is answered, with `code` in the body, instead of asking the server; 0 asks it and
     loses the answer.
@@ -89,6 +89,7 @@ class Fault:
     count: int
     code: str = "SlowDown"
     method: str = ""
+    skip: int = 0
     matching: Callable[[str], bool] = field(default=lambda _: True)
 
 
@@ -97,7 +98,7 @@ class S3Proxy:
 
     def __init__(self, server_port: int) -> None:
         self._server_port = server_port
-        self._callers: list[asyncio.Task[None]] = []
+        self._callers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self.requests: list[str] = []
         self.faults: list[Fault] = []
         self.port = 0
@@ -111,7 +112,7 @@ class S3Proxy:
         """One connection, for all of its requests."""
         task = asyncio.current_task()
         assert task is not None
-        self._callers.append(task)
+        self._callers[task] = writer
         try:
             while True:
                 head = await reader.readuntil(_HEAD_END)
@@ -125,14 +126,14 @@ class S3Proxy:
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             return  # the client has closed
         finally:
-            self._callers.remove(task)
+            del self._callers[task]
             writer.transport.abort()
 
     async def close(self) -> None:
         """End all connections."""
-        for caller in list(self._callers):
-            caller.cancel()
-        await asyncio.gather(*self._callers, return_exceptions=True)
+        for writer in list(self._callers.values()):
+            writer.transport.abort()
+        await asyncio.gather(*self._callers)
 
     async def _answer(self, method: str, target: str, head: bytes, body: bytes) -> bytes | None:
         self.requests.append(f"{method} {target}")
@@ -156,6 +157,9 @@ class S3Proxy:
     def _fault(self, method: str, target: str) -> Fault | None:
         for fault in self.faults:
             if fault.count and fault.method in ("", method) and fault.matching(target):
+                if fault.skip:
+                    fault.skip -= 1
+                    continue
                 fault.count -= 1
                 return fault
         return None
