@@ -10,7 +10,8 @@ Where a local disk and this one differ:
   is listed as empty.
 - What is put is durable. Syncing directories does nothing.
 - `rename` copies, and removes the beginning of a growing file first: if it is interrupted, the
-  source is a file with a hole, never one that looks whole but shorter. Holes read as zeros.
+  source is a file with a hole, never one that looks whole but shorter. Holes read as zeros. It
+  does not remove a growing file from the target first, so that it can be repeated then.
 - What was written but not synced can be read after `sync` or `close` only, and `truncate` takes
   back nothing else.
 - There are no locks, no patterns, and no limit of space that could be known.
@@ -140,7 +141,6 @@ class ObjectDisk:
         keys = await self._keys_of(source_key)
         if not keys:
             raise _missing(source)
-        await self.remove(target, missing_ok=True)
         for key in keys:
             await self._bucket.copy(key, target_key + key.removeprefix(source_key))
         await self._bucket.delete(keys[:1])
