@@ -50,14 +50,18 @@ class RequestPolicy:
     Attributes:
         attempts_max: requests per operation.
         attempt_s: limit of one request, beside the time for its bytes.
-        total_s: limit of the operation, beside the time for its bytes.
+        read_s, write_s: limits of an operation, beside the time for its bytes.
+        prompt_s: the same for conditional operations: whoever asks for one has another way, and
+            must know why it failed before a time limit of its own.
         bytes_per_s: the slowest connection that is waited for.
         delay_first_s, delay_max_s: pause before the next request; doubles, less a random part.
     """
 
-    attempts_max: int = 8
+    attempts_max: int = 40
     attempt_s: float = 5.0
-    total_s: float = 20.0
+    read_s: float = 60.0
+    write_s: float = 20.0
+    prompt_s: float = 4.0
     bytes_per_s: float = 1024.0 * 1024.0
     delay_first_s: float = 0.1
     delay_max_s: float = 2.0
@@ -97,7 +101,7 @@ class Bucket:
         async def ask() -> bytes:
             return bytes(await (await obstore.get_async(self._store, key)).bytes_async())
 
-        return await self._call("read", key, ask, _UNKNOWN_BYTES)
+        return await self._call("read", key, ask, self._policy.read_s, _UNKNOWN_BYTES)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         """Bytes of an object that has so many. Raises FileNotFoundError."""
@@ -105,7 +109,7 @@ class Bucket:
         async def ask() -> bytes:
             return bytes(await obstore.get_range_async(self._store, key, start=start, end=end))
 
-        return await self._call("read", key, ask, end - start)
+        return await self._call("read", key, ask, self._policy.read_s, end - start)
 
     async def get_versioned(self, key: str) -> VersionedObject | None:
         """The whole object with its version, None where there is none."""
@@ -117,7 +121,7 @@ class Bucket:
             return VersionedObject(bytes(await result.bytes_async()), version)
 
         try:
-            return await self._call("read", key, ask)
+            return await self._call("read", key, ask, self._policy.prompt_s)
         except FileNotFoundError:
             return None
 
@@ -128,7 +132,7 @@ class Bucket:
             return (await obstore.head_async(self._store, key))["size"]
 
         try:
-            return await self._call("look at", key, ask)
+            return await self._call("look at", key, ask, self._policy.read_s)
         except FileNotFoundError:
             return None
 
@@ -142,7 +146,7 @@ class Bucket:
             stream = obstore.list(self._store, prefix or None, chunk_size=_LIST_CHUNK)
             return [(meta["path"], meta["size"]) async for chunk in stream for meta in chunk]
 
-        return sorted(await self._call("list", prefix, ask))
+        return sorted(await self._call("list", prefix, ask, self._policy.read_s))
 
     async def list_level(self, prefix: str) -> tuple[list[tuple[str, int]], list[str]]:
         """Objects directly below the prefix, with their bytes, and the prefixes below it."""
@@ -152,13 +156,13 @@ class Bucket:
             objects = [(meta["path"], meta["size"]) for meta in found["objects"]]
             return objects, list(found["common_prefixes"])
 
-        return await self._call("list", prefix, ask)
+        return await self._call("list", prefix, ask, self._policy.read_s)
 
     # Writing
 
     async def put(self, key: str, data: bytes) -> None:
         """Put the object, replacing whatever is there."""
-        await self._put("write", key, data, "overwrite", fenced=True)
+        await self._put(key, data, "overwrite", self._policy.write_s, fenced=True)
 
     async def put_new(self, key: str, data: bytes) -> None:
         """Put an object that nobody has put before; the same bytes may be put twice. Raises
@@ -182,6 +186,7 @@ class Bucket:
             "copy",
             source,
             lambda: obstore.copy_async(self._store, source, target),
+            self._policy.write_s,
             fenced=True,
         )
 
@@ -194,7 +199,7 @@ class Bucket:
                 await obstore.delete_async(self._store, part if len(part) > 1 else part[0])
 
             try:
-                await self._call("delete", part[0], ask, fenced=True)
+                await self._call("delete", part[0], ask, self._policy.write_s, fenced=True)
             except FileNotFoundError:
                 # One of them was missing, which ends the deletion in some stores: singly, then.
                 for key in part if len(part) > 1 else ():
@@ -209,7 +214,7 @@ class Bucket:
         fenced: bool,
     ) -> ObjectVersion:
         try:
-            return await self._put("write", key, data, mode, fenced=fenced)
+            return await self._put(key, data, mode, self._policy.prompt_s, fenced=fenced)
         except ObjectConflict:
             # A request whose answer was lost may have done it.
             found = await self.get_versioned(key)
@@ -219,10 +224,10 @@ class Bucket:
 
     async def _put(
         self,
-        what: str,
         key: str,
         data: bytes,
         mode: Literal["create", "overwrite"] | obstore.UpdateVersion,
+        total_s: float,
         *,
         fenced: bool,
     ) -> ObjectVersion:
@@ -231,9 +236,9 @@ class Bucket:
             return ObjectVersion(result["e_tag"], result["version"])
 
         try:
-            return await self._call(what, key, ask, len(data), fenced=fenced)
+            return await self._call("write", key, ask, total_s, len(data), fenced=fenced)
         except FileNotFoundError as error:  # there is nothing that could be missing but the bucket
-            raise self._refused(what, key, "the bucket does not exist") from error
+            raise self._refused("write", key, "the bucket does not exist") from error
 
     # One operation
 
@@ -242,20 +247,22 @@ class Bucket:
         what: str,
         key: str,
         ask: Callable[[], Awaitable[T]],
+        total_s: float,
         size_bytes: int = 0,
         *,
         fenced: bool = False,
     ) -> T:
         policy = self._policy
         transfer_s = size_bytes / policy.bytes_per_s
-        deadline_s = self._clock.monotonic_s() + policy.total_s + transfer_s
+        deadline_s = self._clock.monotonic_s() + total_s + transfer_s
         attempts = 0
         while True:
             attempts += 1
             if fenced:
                 self._check_fences(what, key)
+            left_s = deadline_s - self._clock.monotonic_s()
             try:
-                async with asyncio.timeout(policy.attempt_s + transfer_s):
+                async with asyncio.timeout(min(policy.attempt_s + transfer_s, left_s)):
                     return await ask()
             except (TimeoutError, exceptions.BaseError, FileNotFoundError) as error:
                 reason = self._transient_reason(what, key, error)
