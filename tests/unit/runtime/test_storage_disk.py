@@ -54,8 +54,11 @@ def test_storage_may_be_in_an_object_store(url: str) -> None:
     ],
 )
 def test_a_url_that_is_no_bucket_and_prefix_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="s3://, gs://, az:// or memory://BUCKET/PREFIX"):
+    with pytest.raises(
+        ConfigurationError, match="s3://, gs://, az:// or memory://BUCKET/PREFIX"
+    ) as told:
         Configuration.of({"high-availability.storageDir": url})
+    assert "secret" not in str(told.value)
 
 
 def test_credentials_and_region_come_from_the_shared_files(
