@@ -7,7 +7,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 
-from benchmarks import prediction, queries, recovery, shuffle_throughput, tasks
+from benchmarks import prediction, queries, recovery, scale, shuffle_throughput, tasks
 from benchmarks.report import Report
 
 BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
     "shuffle": shuffle_throughput.run,
     "tasks": tasks.run,
     "prediction": prediction.run,
+    "scale": scale.run,
 }
 
 

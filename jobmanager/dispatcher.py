@@ -26,6 +26,7 @@ from jobmanager.split_enumeration import SourceUnreadable, source_files
 
 RECOVERY_ATTEMPTS_MAX = 3
 CLEAN_UP_RETRY_S = 5.0
+LEFTOVERS_INTERVAL_S = 30.0
 #: The record of workers is written anew as a whole: after each time its writer rests this long for
 #: each worker in it, so that thousands that register at once cost a few writes and not thousands.
 WORKERS_REST_S = 0.0001
@@ -94,8 +95,6 @@ class Dispatcher:
         ]
         await asyncio.gather(*(self._recover(job, previous_workers) for job in waiting))
         self.ready.set()
-        for job_id in await self._store.jobs_to_clean_up():
-            self._supervisor.start(f"clean up {job_id}", self._remove_files(job_id))
 
     async def _count_recovery(self, job: StoredJob) -> None:
         try:
@@ -271,13 +270,22 @@ class Dispatcher:
         await master.clean_up()
         del self._ending[master.job_id]
 
-    async def _remove_files(self, job_id: str) -> None:
+    async def remove_leftovers(self) -> None:
+        """Remove what is left of ended jobs; runs as long as the leader.
+
+        A leader before this one may have died over its clean-up. And one that stood still, and does
+        not know yet that it is none any more, may write after the clean-up was done.
+        """
         while True:
+            pause_s = LEFTOVERS_INTERVAL_S
             try:
-                return await self._store.remove(job_id)
+                for job_id in await self._store.jobs_to_clean_up():
+                    if job_id not in self._masters and job_id not in self._ending:
+                        await self._store.remove(job_id)
             except OSError as error:
-                _log.warning("clean-up fails, will retry", job=job_id, error=error)
-            await asyncio.sleep(CLEAN_UP_RETRY_S)
+                _log.warning("clean-up fails, will retry", error=error)
+                pause_s = CLEAN_UP_RETRY_S
+            await asyncio.sleep(pause_s)
 
     async def suspend(self) -> None:
         """This leader ends; every job is left to the next one, nothing of it is deleted (P31)."""
@@ -350,7 +358,20 @@ class Dispatcher:
         archived = await self.archived(job_id)
         raise JobEndedAlready(common_pb2.JobState.Name(archived.status.state))
 
+    async def _has_ended_parked(self, job_id: str) -> archive_pb2.ArchivedJob | None:
+        """How a parked job had ended before it was parked: only that could not be read then. It
+        is parked no longer, and what is left of it goes. None: it has not ended."""
+        archived = await self._store.read_archive(job_id)
+        if archived is not None:
+            await self._store.remove(job_id)
+            del self._parked[job_id]
+            self._services.resources.remove_job(job_id)
+        return archived
+
     async def _cancel_parked(self, parked: ParkedJob) -> common_pb2.JobState.ValueType:
+        archived = await self._has_ended_parked(parked.job_id)
+        if archived is not None:
+            raise JobEndedAlready(common_pb2.JobState.Name(archived.status.state))
         status = _parked_status(parked)
         status.state = common_pb2.JOB_STATE_CANCELED
         status.ended_wall_ms = self._services.runtime.clock.wall_ms()
@@ -366,7 +387,7 @@ class Dispatcher:
         return common_pb2.JOB_STATE_CANCELED
 
     async def retry(self, job_id: str) -> None:
-        """Take a parked job up again.
+        """Take a parked job up again. One that turns out to have ended is parked no longer.
 
         Raises:
             JobNotFound: there is no parked job of that id.
@@ -378,6 +399,8 @@ class Dispatcher:
         parked = self._parked.get(job_id)
         if parked is None:
             raise JobNotFound(job_id)
+        if await self._has_ended_parked(job_id) is not None:
+            return
         await self._store.clear_recovery_attempts(job_id)
         loaded = {job.job_id: job for job in await self._store.load_all()}
         job = loaded.get(job_id)

@@ -194,6 +194,7 @@ class JobManager:
         supervisor.run("watch heartbeats", resources.watch_heartbeats)
         supervisor.run("remember workers", dispatcher.remember_workers)
         await dispatcher.load()
+        supervisor.run("remove leftovers", dispatcher.remove_leftovers)
         await self._set_health(serving=True)
         _log.info("jobmanager leads", epoch=epoch, jobs=len(dispatcher.masters()))
         return services

@@ -116,10 +116,7 @@ class JobMaster:
         self._run(*workers, sig.JobStarted())
 
     async def recover(self, previous_workers: Sequence[str]) -> None:
-        """Run a job that an earlier leader has left behind.
-
-        Raises `RecoveryDataUnreadable`: a newer version wrote its log.
-        """
+        """Run an earlier leader's job. Raises RecoveryDataUnreadable: a newer one wrote its log."""
         services = self._services
         observer = RecoveryObserver(
             services.runtime.clock,
@@ -186,8 +183,9 @@ class JobMaster:
         self._supervisor.run("releases", self._carry_out_releases, RestartPolicy())
         keep_reports = functools.partial(self._reports.keep, lambda: self._scheduler)
         self._supervisor.run("recovery reports", keep_reports, RestartPolicy())
-        for signal in first:
-            self.post(signal)
+        # Before what has come while the log was replayed, such as a worker that registered.
+        self._inbox.extendleft((signal, None) for signal in reversed(first))
+        self._wake.set()
 
     async def suspend(self) -> None:
         """This leader stops running the job; nothing is deleted, the next one goes on (P31)."""

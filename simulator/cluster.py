@@ -19,6 +19,7 @@ from holdover.client import Client
 from holdover.config import Configuration
 from holdover.coordination.file_leader import FileLeaderService
 from holdover.coordination.leader import LeaderService
+from holdover.errors import HoldoverError
 from holdover.runtime import Runtime
 from holdover.runtime.log import Log
 from jobmanager.job_manager import FatalError, JobManager
@@ -262,7 +263,7 @@ class SimulatedCluster:
         try:
             await jobmanager.run()
             _log.info("jobmanager ends")
-        except (FatalError, OSError) as error:
+        except (FatalError, HoldoverError, OSError) as error:
             _log.error("jobmanager ends", exception=error)
 
     async def _run_taskmanager(self, node: Node, process: Process) -> None:

@@ -33,11 +33,12 @@ from simulator.quantities import (
 )
 
 #: Who can be a victim. Those with a number are written "rack:2", numbered from 1.
-ROLES = (
-    *("leader", "standby", "jobmanagers", "jobmanager"),
-    *("one", "minority", "majority", "all", "holders", "taskmanager", "rack"),
-    *("leader-service", "shared-storage"),
-)
+JOBMANAGERS = ("leader", "standby", "jobmanagers", "jobmanager")
+TASKMANAGERS = ("one", "minority", "majority", "all", "holders", "taskmanager", "rack")
+PROCESSES = (*JOBMANAGERS, *TASKMANAGERS, "leader-service")
+ROLES = (*PROCESSES, "shared-storage")
+#: Of these there is one at most.
+_SINGLE = ("leader", "jobmanager", "taskmanager", "leader-service")
 _NUMBERED = ("jobmanager", "taskmanager", "rack")
 _ROLE = re.compile(r"([a-z-]+)(?::([1-9][0-9]{0,5}))?")
 
@@ -153,6 +154,8 @@ class FaultModel(Model):
 
     #: Whether it can be made to local processes, by signals.
     real: ClassVar[bool] = False
+    #: Roles that can suffer it.
+    whom: ClassVar[tuple[str, ...]] = PROCESSES
 
     #: What happens.
     kind: str
@@ -181,6 +184,17 @@ class FaultModel(Model):
         """Whom it is about."""
         victims: object = getattr(self, "victims", None)
         return (victims,) if isinstance(victims, Victims) else ()
+
+    def unfit(self, victims: Victims) -> str:
+        """Why these cannot suffer it; empty if they can."""
+        if victims.role in self.whom:
+            return ""
+        if victims.role == "shared-storage":
+            return (
+                f"is shared-storage, which is no process that could suffer {self.kind}: make it a"
+                " slow-disk, disk-full, disk-error or disk-hang"
+            )
+        return f"is {victims}, but {self.kind} can happen to {', '.join(self.whom)} only"
 
 
 class _Lasting(FaultModel):
@@ -236,6 +250,12 @@ class Cut(_Lasting):
     between: tuple[VictimsField, VictimsField]
     one_way: bool = False
 
+    def unfit(self, victims: Victims) -> str:
+        """See `FaultModel`. Nobody is cut off from itself."""
+        if self.between[0] == self.between[1] and victims.role in _SINGLE:
+            return f"is {victims} twice, and nobody can be cut off from itself"
+        return super().unfit(victims)
+
     def roles(self) -> tuple[Victims, ...]:
         """Both groups."""
         return self.between
@@ -258,7 +278,14 @@ class LosePackets(_Lasting):
     probability: Fraction
 
 
-class SlowDisk(_Lasting):
+class _DiskFault(_Lasting):
+    """A fault of the victims' own disks, or of the storage that all share. What a JobManager keeps
+    is on the latter; its own disk matters to nobody."""
+
+    whom: ClassVar[tuple[str, ...]] = ROLES
+
+
+class SlowDisk(_DiskFault):
     """Every operation of the victims' disks takes `factor` times as long."""
 
     kind: Literal["slow-disk"] = "slow-disk"
@@ -266,7 +293,7 @@ class SlowDisk(_Lasting):
     factor: Annotated[float, Field(ge=1, le=1e6)]
 
 
-class DiskFull(_Lasting):
+class DiskFull(_DiskFault):
     """Only `left` bytes can still be written to the victims' disks."""
 
     kind: Literal["disk-full"] = "disk-full"
@@ -274,7 +301,7 @@ class DiskFull(_Lasting):
     left_bytes: Bytes = Field(default=0, alias="left")
 
 
-class DiskError(_Lasting):
+class DiskError(_DiskFault):
     """Operations of this sort fail with EIO on the victims' disks."""
 
     kind: Literal["disk-error"] = "disk-error"
@@ -282,7 +309,7 @@ class DiskError(_Lasting):
     on: Literal["read", "write", "sync"] = "write"
 
 
-class DiskHang(_Lasting):
+class DiskHang(_DiskFault):
     """No operation on the victims' disks ends before the fault does."""
 
     kind: Literal["disk-hang"] = "disk-hang"
@@ -327,6 +354,7 @@ class KillTask(FaultModel):
     """The process of a running task dies, as when the kernel is out of memory; its TaskManager
     lives. `tasks`: one of each victim's, or all."""
 
+    whom: ClassVar[tuple[str, ...]] = TASKMANAGERS
     kind: Literal["kill-task"] = "kill-task"
     victims: VictimsField
     tasks: Literal["one", "all"] = "one"
@@ -336,6 +364,7 @@ class LosePartitions(FaultModel):
     """Files of finished partitions vanish from the victims' disks. `part` of them, at least one."""
 
     real: ClassVar[bool] = True
+    whom: ClassVar[tuple[str, ...]] = TASKMANAGERS
     kind: Literal["lose-partitions"] = "lose-partitions"
     victims: VictimsField
     part: Fraction = 1.0
@@ -343,8 +372,10 @@ class LosePartitions(FaultModel):
 
 class CutLog(_Ending):
     """The victim is killed, and before it is started again the newest file of each job's event
-    log loses its end from a byte that the seed draws, at most `bytes_max` of it."""
+    log loses its end from a byte that the seed draws, at most `bytes_max` of it. Only those can
+    suffer it who are the logs' only writers."""
 
+    whom: ClassVar[tuple[str, ...]] = ("leader", "jobmanagers")
     kind: Literal["cut-log"] = "cut-log"
     victims: VictimsField = Victims("leader")
     bytes_max: Bytes | None = None

@@ -21,8 +21,8 @@ KEEPALIVE_S = 40.0
 #: some of it again.
 _WORK_AGAIN = 5
 _SETTLING_S = 120.0
-#: A stage of which more attempts fail is not expected to end.
-_FAILURES_MAX = 0.99
+#: A stage of which more attempts fail by themselves has no more time than with so many.
+_FAILURES_MAX = 0.9
 
 
 def cluster_settings(scenario: Scenario, cluster_options: Mapping[str, str]) -> ClusterSettings:
@@ -95,9 +95,11 @@ def settling_max_s(scenario: Scenario, cluster_options: Mapping[str, str]) -> fl
 def _stages(scenario: Scenario, job: JobSpec, config: Configuration) -> list[tuple[int, float]]:
     """Subtasks of each stage of a job, and how long one takes at most, failures included."""
     adaptive = config.get(options.AUTO_PARALLELISM_MAX_PARALLELISM)
-    pause_s = max(
-        config.get(options.RESTART_STRATEGY_FIXED_DELAY_DELAY),
-        config.get(options.RESTART_STRATEGY_EXPONENTIAL_DELAY_MAX_BACKOFF),
+    growing = config.get(options.RESTART_STRATEGY_TYPE) == "exponential-delay"
+    pause_s = config.get(
+        options.RESTART_STRATEGY_EXPONENTIAL_DELAY_MAX_BACKOFF
+        if growing
+        else options.RESTART_STRATEGY_FIXED_DELAY_DELAY
     )
     bytes_per_s = min(scenario.network.bandwidth_bytes_per_s, scenario.disk.bandwidth_bytes_per_s)
     # A stored graph is not looked into: as if it were one stage, as wide as one may be.

@@ -256,7 +256,8 @@ class Scenario(Model):
     faults: tuple[Fault, ...] = Field(default=(), max_length=FAULTS_MAX)
     network: NetworkSpec = NetworkSpec()
     disk: DiskSpec = DiskSpec()
-    #: By then all jobs must have ended.
+    #: When everything is healed, unless all jobs have ended before; what then has still to run must
+    #: end within a bound that follows from its work and the options.
     duration_max_s: Annotated[Seconds, Field(gt=0)] = Field(default=3_600.0, alias="duration_max")
     #: Of a run that names none.
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
@@ -291,7 +292,7 @@ class Scenario(Model):
             if problem:
                 raise FieldRefused(problem, ("faults", position, "when"))
             for victims in fault.roles():
-                problem = self._problem_of_victims(victims)
+                problem = fault.unfit(victims) or self._problem_of_victims(victims)
                 field = "between" if fault.kind == "cut" else "victims"
                 if problem:
                     raise FieldRefused(problem, ("faults", position, field))

@@ -101,6 +101,7 @@ class SimulatedRun:
     ) -> None:
         self.scenario = scenario
         self._checked = checked
+        self._trace_lines_max = trace_lines_max
         self._options = {**scenario.options, **swept}
         self._patience_s = patience_s(scenario, self._options)
         self.world = World(
@@ -225,12 +226,19 @@ class SimulatedRun:
         """What an operator does once the cluster is well again."""
         while True:
             try:
-                for status in await client.list_jobs():
-                    if status.state == JOB_STATE_PARKED:
-                        await client.retry(status.job_id)
-            except HoldoverError as error:
-                self.world.trace.note("world", "cannot retry a job yet", type(error).__name__)
+                jobs = await client.list_jobs()
+            except HoldoverError:
+                jobs = []
+            for status in jobs:
+                if status.state == JOB_STATE_PARKED:
+                    await self._retry(client, status.job_id)
             await asyncio.sleep(_OPERATOR_INTERVAL_S)
+
+    async def _retry(self, client: Client, job_id: str) -> None:
+        try:
+            await client.retry(job_id)
+        except HoldoverError as error:
+            self.world.trace.note("world", f"cannot retry {job_id} yet", type(error).__name__)
 
     async def _ask_for_jobs(self, client: Client) -> None:
         try:
@@ -262,7 +270,7 @@ class SimulatedRun:
             events=self.world.loop.callbacks,
             wall_s=self.world.elapsed_real_s(),
         )
-        record.trace = trace.lines
+        record.trace = trace.lines[-self._trace_lines_max :] if self._trace_lines_max else []
         return record
 
     # ------------------------------------------------------------------ what is told

@@ -29,16 +29,23 @@ def finished_report(execution: FinishedExecution) -> ExecutionReport:
 
 
 def end_report(
-    key: AttemptKey, cancel_reason: CancelReason | None, failure: Failure | None
+    key: AttemptKey,
+    cancel_reason: CancelReason | None,
+    failure: Failure | None,
+    *,
+    offered_as_running: bool,
 ) -> ExecutionReport | None:
-    """It ended without a result; None when nobody wants to know, because its job was released."""
+    """It ended without a result; None when nobody wants to know, because its job was released.
+
+    A leader that was told at the registration that the attempt runs waits for its end all the same.
+    """
     attempt = key.to_proto()
     if cancel_reason is None:
         failure = failure or Failure(message="the task ended without a result")
         return ExecutionReport(attempt=attempt, state=EXECUTION_STATE_FAILED, failure=failure)
-    if cancel_reason is CancelReason.RELEASED:
+    if cancel_reason is CancelReason.RELEASED and not offered_as_running:
         return None
-    if cancel_reason is CancelReason.JOBMANAGER_LOST:
+    if cancel_reason in (CancelReason.RELEASED, CancelReason.JOBMANAGER_LOST):
         failure = Failure(
             kind=FAILURE_KIND_CANCELED, message=f"stopped because {cancel_reason.value}"
         )

@@ -64,6 +64,8 @@ class JobGraphs:
         self._fetch = fetch
         self._cached: dict[str, CachedJobGraph] = {}
         self._fetching: dict[str, asyncio.Task[CachedJobGraph]] = {}
+        #: Files that are being written: unlike a fetch, a write ends by itself only.
+        self._writing: dict[str, asyncio.Task[None]] = {}
 
     def cached(self, job_id: str) -> CachedJobGraph | None:
         """The graph, when it is here already."""
@@ -99,10 +101,14 @@ class JobGraphs:
         if fetching is not None:
             fetching.cancel()
             await asyncio.wait([fetching])
+        writing = self._writing.get(job_id)
+        if writing is not None:
+            await asyncio.wait([writing])
 
     async def forget(self, job_id: str) -> None:
         """Delete the graph of a job that has ended here. Raises `OSError`."""
-        if self._cached.pop(job_id, None) is not None:
+        cached, writing = self._cached.pop(job_id, None), self._writing.pop(job_id, None)
+        if cached is not None or writing is not None:
             await self._disk.remove(self._path(job_id), missing_ok=True)
 
     async def close(self) -> None:
@@ -120,7 +126,7 @@ class JobGraphs:
         try:
             data = await self._fetch(job_id)
             cached = self._understand(job_id, data)
-            await self._disk.publish(cached.path, data)
+            await self._write(job_id, cached.path, data)
         except asyncio.CancelledError as error:
             # Those who wait for it are not cancelled themselves: they get an error they can report.
             raise JobGraphUnavailable(f"the job {job_id} was released meanwhile") from error
@@ -131,6 +137,17 @@ class JobGraphs:
         self._cached[job_id] = cached
         _log.info("job graph fetched", job_id=job_id, bytes=len(data))
         return cached
+
+    async def _write(self, job_id: str, path: str, data: bytes) -> None:
+        """Store a graph. When this is cancelled, the write is left for `forget` to undo."""
+        writing = asyncio.ensure_future(self._disk.publish(path, data))
+        writing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._writing[job_id] = writing
+        try:
+            await asyncio.shield(writing)
+        finally:
+            if writing.done():
+                del self._writing[job_id]
 
     def _understand(self, job_id: str, data: bytes) -> CachedJobGraph:
         graph = JobGraph.FromString(data)

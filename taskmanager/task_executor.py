@@ -400,7 +400,8 @@ class TaskExecutor:
             await self._runs.remove_output(key)
         self._slots.free(key)
         self._remember_ended(key)
-        report = end_report(key, run.cancel_reason, end.failure)
+        offered = key in self._offered_as_running
+        report = end_report(key, run.cancel_reason, end.failure, offered_as_running=offered)
         if report is not None:
             self._report(key, report)
 

@@ -77,6 +77,10 @@ class Invariants:
             self._texts[name, text] = None
             self.findings.append(Finding(name, self._view.now_s, text))
 
+    def names(self) -> list[str]:
+        """All invariants, as findings name them."""
+        return [invariant.name for invariant in self._invariants]
+
     # ------------------------------------------------------------------ what happens
 
     def attempt_started(self, worker: str, deployment: TaskDeployment, at_s: float) -> None:

@@ -13,7 +13,7 @@ from taskmanager.task_executor import REPORTS_MAX
 _OWN_SIGNALS_MAX = 1_000
 #: Restart timers beside one for each subtask: wait, adoption, slots, cancellation, end.
 _OTHER_TIMERS_MAX = 8
-_OTHER_REPORTS_MAX = 16
+_OTHER_REPORTS_MAX = 4
 _MESSAGES_PER_PROCESS_MAX = 100
 #: What processes that have just died had sent.
 _MESSAGES_OF_THE_DEAD_MAX = 1_000
@@ -64,7 +64,7 @@ def _order_queues(leader: LeaderView) -> Iterator[tuple[str, int, int]]:
 def _worker_queues(worker: WorkerView) -> Iterator[tuple[str, int, int]]:
     # A slot is not given away before its attempt's end was heard. What an older leader has not
     # heard may still wait for the newest one, and a repeated registration may free slots anew.
-    tight = _OTHER_REPORTS_MAX + 4 * worker.slots * (1 + worker.epoch_seen)
+    tight = _OTHER_REPORTS_MAX + 2 * worker.slots * (1 + worker.epoch_seen)
     bound = min(tight, REPORTS_MAX + 2 * worker.slots)
     yield f"reports of {worker.name}", worker.reports, bound
     held = len(worker.finished.inventory())

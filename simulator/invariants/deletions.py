@@ -55,6 +55,8 @@ class NothingIsDeletedEarly(Invariant):
         self._ordered: dict[AttemptKey, None] = {}
         #: Of those, what one leader has ordered itself, by leader and job.
         self._released: dict[tuple[str, int, str], dict[AttemptKey, None]] = {}
+        #: What was seen to vanish from a living TaskManager.
+        self._deleted: dict[AttemptKey, None] = {}
         self._without_recovery: dict[str, None] = {}
 
     def step(self, step: Step) -> None:
@@ -73,10 +75,10 @@ class NothingIsDeletedEarly(Invariant):
             for job in leader.jobs:
                 if job.log is None:
                     self._without_recovery[job.job_id] = None
-        holders = {}
-        for worker in self.view.workers():
-            holders[worker.name] = self._follow(worker)
-        self._holders = holders
+        self._follow_all()
+
+    def _follow_all(self) -> None:
+        self._holders = {worker.name: self._follow(worker) for worker in self.view.workers()}
 
     def _follow(self, worker: WorkerView) -> _Holder:
         now_s = self.view.now_s
@@ -92,6 +94,7 @@ class NothingIsDeletedEarly(Invariant):
             if len(before.held) < ATTEMPTS_MAX:
                 for key in before.held:
                     if key not in held and worker.finished.get(key) is None:
+                        self._deleted[key] = None
                         self._judge(worker, before, key)
         return _Holder(held, now_s, registered_s)
 
@@ -108,7 +111,9 @@ class NothingIsDeletedEarly(Invariant):
             )
 
     def leader_ends(self, leader: LeaderView) -> None:
-        """What this leader has had deleted is not needed by one that knows its log only."""
+        """What this leader has had deleted is not needed by one that knows its log only. An order
+        that it has not sent (it waits for the log) has deleted nothing."""
+        self._follow_all()
         for job in leader.jobs:
             released = self._released.get((leader.name, leader.epoch, job.job_id))
             if job.log is not None and released:
@@ -130,6 +135,8 @@ class NothingIsDeletedEarly(Invariant):
         for key in released:
             vertex = graph.find(key)
             if vertex is None or vertex.key(job.job_id) != key or key in held:
+                continue
+            if key not in self._deleted:
                 continue
             if vertex.state is ExecutionState.FINISHED and graph.needed(vertex):
                 self.broken(

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX
+from simulator.world.promise import Promise, wake_all
 
 if TYPE_CHECKING:
     from simulator.world.channel import SimulatedChannel
@@ -89,12 +90,14 @@ class ClientCall(grpc.aio.Call):
         self.deadline_s: float | None = None
         #: Set when it has been sent.
         self.connection: Connection | None = None
-        #: The other end, when it is known to have one.
+        #: The other end, when it is known to have one; let go at the end of the call: there are
+        #: millions of calls, and the two would keep each other until garbage is collected.
         self.served: ServedCall | None = None
         #: The serialised request, until it is sent; None for a stream of requests.
         self.request: bytes | None = None
         self._loop = channel.loop
-        self._changed: asyncio.Future[None] | None = None
+        #: Who waits for anything to happen to it.
+        self._waiting: list[Promise[None]] = []
         self._initial_metadata: RawMetadata | None = None
         self._done_callbacks: list[Callable[[Any], object]] = []
         channel.calls[self] = None
@@ -119,10 +122,12 @@ class ClientCall(grpc.aio.Call):
         self, code: grpc.StatusCode, details: str, trailing_metadata: RawMetadata
     ) -> None:
         """The server's last word."""
+        self.served = None
         self._end(Outcome(code, details, trailing_metadata))
 
     def connection_broke(self, reason: str) -> None:
         """There will be no answer."""
+        self.served = None
         self._end(Outcome(grpc.StatusCode.UNAVAILABLE, reason, ()))
 
     def deadline_passed(self) -> None:
@@ -143,8 +148,9 @@ class ClientCall(grpc.aio.Call):
             self._end(outcome)
 
     def _cancel_served(self) -> None:
-        if self.served is not None:
-            self.served.client_left()
+        served, self.served = self.served, None
+        if served is not None:
+            served.client_left()
 
     def _end(self, outcome: Outcome) -> None:
         if self.outcome is not None:
@@ -161,27 +167,32 @@ class ClientCall(grpc.aio.Call):
             callback(self)
 
     def _tell(self) -> None:
-        changed = self._changed
-        if changed is not None:
-            self._changed = None
-            if not changed.done():
-                changed.set_result(None)
+        waiting, self._waiting = self._waiting, []
+        for promise in waiting:
+            if not promise.done():
+                promise.set_result(None)
+
+    def _next_change(self) -> Promise[None]:
+        promise: Promise[None] = Promise(self._loop)
+        self._waiting.append(promise)
+        return promise
 
     async def _change(self) -> None:
         """Wait for anything to happen to the call; to be cancelled here cancels the call."""
-        if self._changed is None:
-            self._changed = self._loop.create_future()
         try:
-            await asyncio.shield(self._changed)
+            await self._next_change()
         except asyncio.CancelledError:
             self.cancel()
             raise
 
     async def _look_on(self) -> None:
         """Wait for anything to happen to the call, without a hold on it."""
-        if self._changed is None:
-            self._changed = self._loop.create_future()
-        await asyncio.shield(self._changed)
+        promise = self._next_change()
+        try:
+            await promise
+        finally:
+            if promise in self._waiting:
+                self._waiting.remove(promise)
 
     def _failure(self, outcome: Outcome) -> BaseException:
         if outcome.cancelled_here:
@@ -278,16 +289,16 @@ class SingleAnswer(ClientCall):
         self._response = data if deserialize is None else deserialize(data)
         if self._initial_metadata is None:
             self._initial_metadata = initial_metadata
+        self.served = None
+        waiting, self._waiting = self._waiting, []
         self._end(Outcome(grpc.StatusCode.OK, "", trailing_metadata))
+        wake_all(waiting)
 
     def __await__(self) -> Generator[Any, None, Any]:
         """The answer; raises `AioRpcError`."""
         while self.outcome is None:
-            changed = self._changed
-            if changed is None:
-                changed = self._changed = self._loop.create_future()
             try:
-                yield from changed
+                yield from self._next_change().__await__()
             except asyncio.CancelledError:
                 self.cancel()
                 raise

@@ -21,6 +21,7 @@ import grpc.aio
 from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX
 from simulator.world.calls import ClientCall, Deserialize, Method, Serialize, too_large
 from simulator.world.connection import Connection, Node
+from simulator.world.loop import ReadyHandle
 from simulator.world.streams import (
     RequestStream,
     StreamStreamCall,
@@ -55,6 +56,7 @@ class SimulatedChannel(grpc.aio.Channel):
         self._random = source
         self._connection: Connection | None = None
         self._connecting = False
+        self._timeout: ReadyHandle | None = None
         self._attempt = 0
         self._backoff_s = network.links.settings.reconnect_backoff_min_s
         self._retry_at_s = 0.0
@@ -105,7 +107,15 @@ class SimulatedChannel(grpc.aio.Channel):
         host, port = self._address
         self.network.connect(self, attempt, host, port)
         timeout_s = self.network.links.settings.connect_timeout_s
-        self.node.at(self.loop.now_s + timeout_s, self.failed, attempt, "connection timed out")
+        self._timeout = self.node.at(
+            self.loop.now_s + timeout_s, self.failed, attempt, "connection timed out"
+        )
+
+    def _stop_connecting(self) -> None:
+        self._connecting = False
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
     def _retry(self) -> None:
         if self.waiting and not self._connecting and not self._closed:
@@ -116,7 +126,7 @@ class SimulatedChannel(grpc.aio.Channel):
         if self._closed or attempt != self._attempt or not self._connecting:
             connection.close_client()
             return
-        self._connecting = False
+        self._stop_connecting()
         self._connection = connection
         self._backoff_s = self.network.links.settings.reconnect_backoff_min_s
         self._retry_at_s = 0.0
@@ -129,7 +139,7 @@ class SimulatedChannel(grpc.aio.Channel):
         """Called as this channel's process when the attempt has failed."""
         if self._closed or attempt != self._attempt or not self._connecting:
             return
-        self._connecting = False
+        self._stop_connecting()
         host, port = self._address
         self._last_error = (
             f"failed to connect to all addresses; last error: {host}:{port}: {reason}"
@@ -153,6 +163,7 @@ class SimulatedChannel(grpc.aio.Channel):
         if self._closed:
             return
         self._closed = True
+        self._stop_connecting()
         for call in list(self.calls):
             call.cancel()
         if self._connection is not None:

@@ -56,7 +56,6 @@ class Node:
         self.port = network.links.port(process.host)
         self.context = process.context
         self._loop = process.loop
-        self._host = process.host
         #: Until when it handles messages that have arrived.
         self.busy_until_s = 0.0
         #: Messages on their way to it.
@@ -69,8 +68,7 @@ class Node:
 
     def at(self, when_s: float, callback: Deliver, *args: Any) -> ReadyHandle:
         """Call in the name of this process, at a time of the world."""
-        local_s = self._host.local_s(when_s)
-        return self._loop.call_at(local_s, callback, *args, context=self.context)
+        return self._loop.call_of(self.process, when_s, callback, *args)
 
 
 class Deadlines:
@@ -105,12 +103,12 @@ class Deadlines:
     def _fire(self) -> None:
         self._timer, self._timer_s = None, float("inf")
         due_s = self._loop.now_s + _TIMER_PRECISION_S
-        heap = self._heap
-        while heap and (heap[0][0] <= due_s or heap[0][2].has_ended()):
+        # A call that is told may add others: the heap may be another one afterwards.
+        while (heap := self._heap) and (heap[0][0] <= due_s or heap[0][2].has_ended()):
             call = heapq.heappop(heap)[2]
             if not call.has_ended():
                 call.deadline_passed()
-        # A call that has just been told may have set a nearer timer.
+        # And it may have set a nearer timer.
         if heap and heap[0][0] < self._timer_s:
             self._arm(heap[0][0])
 
@@ -121,7 +119,7 @@ class Direction:
     __slots__ = (
         "_held",
         "_last_s",
-        "_numbers",
+        "_sent",
         "_source_port",
         "_target_port",
         "heard_s",
@@ -142,7 +140,8 @@ class Direction:
         #: When something arrived last.
         self.heard_s = self.network.loop.now_s
         self._last_s = 0.0
-        self._numbers = itertools.count()
+        #: How many messages were sent: their numbers.
+        self._sent = 0
         #: What waits for the way to open: (number, bytes, what to call).
         self._held: list[tuple[int, int, Deliver, tuple[Any, ...]]] = []
 
@@ -158,12 +157,14 @@ class Direction:
     def hold(self, n_bytes: int, deliver: Deliver, *args: Any) -> None:
         """Send when the silence is over."""
         self.target.incoming += 1
-        self._hold(next(self._numbers), n_bytes, deliver, args)
+        self._sent += 1
+        self._hold(self._sent, n_bytes, deliver, args)
 
     def post(self, n_bytes: int, deliver: Deliver, *args: Any) -> None:
         """Send; `deliver(*args)` is called as the target when it has arrived."""
         self.target.incoming += 1
-        self._send(next(self._numbers), n_bytes, deliver, args)
+        self._sent += 1
+        self._send(self._sent, n_bytes, deliver, args)
 
     def _send(self, number: int, n_bytes: int, deliver: Deliver, args: tuple[Any, ...]) -> None:
         network, source, target = self.network, self._source_port, self._target_port
@@ -176,7 +177,10 @@ class Direction:
         if when_s < self._last_s:
             when_s = self._last_s
         self._last_s = when_s
-        self.target.at(when_s, self._arrive, number, n_bytes, deliver, args)
+        target_node = self.target
+        network.loop.call_of(
+            target_node.process, when_s, self._arrive, number, n_bytes, deliver, args
+        )
 
     def _arrive(self, number: int, n_bytes: int, deliver: Deliver, args: tuple[Any, ...]) -> None:
         links, target = self.network.links, self.target
@@ -192,7 +196,9 @@ class Direction:
                 target.at(target.busy_until_s, self._handle, deliver, args)
                 return
             target.busy_until_s = now_s
-        self._handle(deliver, args)
+        self.heard_s = now_s
+        target.incoming -= 1
+        deliver(*args)
 
     def _handle(self, deliver: Deliver, args: tuple[Any, ...]) -> None:
         self.heard_s = self.network.loop.now_s

@@ -12,18 +12,18 @@ their owner.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdover.runtime import AppendFile, Entry, FileLock, FileStat
 from simulator.world.disk_faults import disk_error
 from simulator.world.medium import FileNode, PowerLoss, Steps, finish
+from simulator.world.promise import Promise
 from simulator.world.storage import SimulatedStorage
 from simulator.world.storages import Device
 
@@ -34,11 +34,20 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 _PUBLISH_SYNCS = 2
+_WRITING = ("open_append", "write")
 #: What an operation may raise. Anything else is an error in the simulator and goes to the loop.
 _OPERATION_ERRORS = (OSError, PowerLoss, ValueError)
 
 
-@dataclass(slots=True)
+class NewFile(NamedTuple):
+    """A file to write; it counts as at least `n_bytes` large."""
+
+    path: str
+    content: bytes
+    n_bytes: int
+
+
+@dataclass(eq=False, slots=True)
 class _Change:
     """A mutating operation under way. `interrupted` does what a death leaves of it, where that is
     not some of its steps."""
@@ -58,8 +67,7 @@ class ProcessDisk:
         self._process = process
         self._host = process.host
         self._writer = process.host.name
-        self._under_way: dict[int, _Change] = {}
-        self._changes_begun = 0
+        self._under_way: dict[_Change, None] = {}
         self._held: dict[FileNode, ProcessLock] = {}
         process.on_end(self._process_ended)
 
@@ -157,19 +165,35 @@ class ProcessDisk:
         n_bytes: int = 0,
         syncs: int = 0,
         interrupted: Callable[[random.Random], None] | None = None,
+        operations: int = 1,
     ) -> ResultT:
         """Do something that changes the storage; it takes effect even when the caller leaves."""
-        number = self._changes_begun
-        self._changes_begun += 1
-        self._under_way[number] = _Change(steps, operation, path, interrupted)
-        future: asyncio.Future[ResultT] = self._world.loop.create_future()
+        promise: Promise[ResultT] = Promise(self._world.loop)
+        change = _Change(steps, operation, path, interrupted)
+        self._under_way[change] = None
+        work = partial(self._carry_out, change, promise)
+        self._begin(device, operation, path, work, n_bytes, syncs, operations)
+        return await promise
 
-        def work() -> ResultT:
-            del self._under_way[number]
-            return self._traced(operation, path, steps)
+    async def write_files(self, files: Sequence[NewFile]) -> None:
+        """Open and write new files of one directory, each after the one before, and leave them
+        unsynced. Takes the time of all these operations, and takes effect at the end of it.
 
-        self._begin(device, operation, path, partial(_settle, future, work), n_bytes, syncs)
-        return await future
+        Raises the `OSError` of the first that fails; those before it are written.
+        """
+        device = self._device(files[0].path)
+        faults = device.storage.faults
+        hanging = [
+            (operation, file.path)
+            for file in files
+            for operation in _WRITING
+            if faults.hangs(operation, file.path)
+        ]
+        operation, path = hanging[0] if hanging else ("write", files[-1].path)
+        n_bytes = sum(len(file.content) for file in files)
+        steps = _written(device.storage, files, self._writer)
+        operations = len(files) * len(_WRITING)
+        await self.change(device, operation, path, steps, n_bytes, operations=operations)
 
     def hold(self, file: FileNode, lock: ProcessLock) -> None:
         """Remember a lock that ends with the process."""
@@ -198,9 +222,9 @@ class ProcessDisk:
         n_bytes: int = 0,
     ) -> ResultT:
         """Do something that only reads."""
-        future: asyncio.Future[ResultT] = self._world.loop.create_future()
-        self._begin(device, operation, path, partial(_settle, future, work), n_bytes, 0)
-        return await future
+        promise: Promise[ResultT] = Promise(self._world.loop)
+        self._begin(device, operation, path, partial(_look, promise, work), n_bytes, 0, 1)
+        return await promise
 
     def _begin(
         self,
@@ -210,6 +234,7 @@ class ProcessDisk:
         end: Callable[[], None],
         n_bytes: int,
         syncs: int,
+        operations: int,
     ) -> None:
         """Let an operation end when its time has passed; one that hangs begins when healed."""
         faults = device.storage.faults
@@ -217,21 +242,30 @@ class ProcessDisk:
         if not process.alive:
             return
         if faults.hangs(operation, path):
-            faults.when_healed(partial(self._begin, device, operation, path, end, n_bytes, syncs))
+            again = partial(self._begin, device, operation, path, end, n_bytes, syncs, operations)
+            faults.when_healed(again)
             return
-        end_s = loop.now_s + device.duration_s(loop.now_s, path, n_bytes, syncs)
-        loop.call_at(self._host.local_s(end_s), end, context=process.context)
+        end_s = loop.now_s + device.duration_s(loop.now_s, path, n_bytes, syncs, operations)
+        loop.call_of(process, end_s, end)
 
-    def _traced(self, operation: str, path: str, steps: Steps[ResultT]) -> ResultT:
-        name = self._process.name
+    def _carry_out(self, change: _Change, promise: Promise[Any]) -> None:
+        """Do it and tell whoever waits, if anybody still does."""
+        del self._under_way[change]
+        name, note = self._process.name, self._world.trace.note
         try:
-            result = finish(steps)
-        except OSError as error:
-            code = errno.errorcode.get(error.errno or 0, "?")
-            self._world.trace.note(name, operation, f"{path} {code}")
-            raise
-        self._world.trace.note(name, operation, path)
-        return result
+            result = finish(change.steps)
+        except _OPERATION_ERRORS as error:
+            if isinstance(error, OSError):
+                code = errno.errorcode.get(error.errno or 0, "?")
+                note(name, change.operation, f"{change.path} {code}")
+            if not promise.done():
+                promise.set_exception(error)
+            return
+        note(name, change.operation, change.path)
+        if not promise.done():
+            promise.wake(result)
+        elif isinstance(result, ProcessLock):
+            result.free()
 
     def _locking(self, storage: SimulatedStorage, path: str) -> Steps[ProcessLock | None]:
         file = yield from storage.lock_steps(path, self._writer)
@@ -239,7 +273,7 @@ class ProcessDisk:
 
     def _process_ended(self) -> None:
         chance = self._storages.chance
-        changes, self._under_way = list(self._under_way.values()), {}
+        changes, self._under_way = list(self._under_way), {}
         for change in changes:
             done = _interrupt(change, chance)
             self._world.trace.note(
@@ -332,18 +366,24 @@ class ProcessLock:
             self._storage.unlock(self._file, self._boot)
 
 
-def _settle(future: asyncio.Future[ResultT], work: Callable[[], ResultT]) -> None:
-    """Do the work and tell whoever waits, if anybody still does."""
+def _written(storage: SimulatedStorage, files: Sequence[NewFile], writer: str) -> Steps[None]:
+    for path, content, n_bytes in files:
+        file = yield from storage.open_steps(path, writer)
+        yield from storage.write_steps(path, file, storage.boot, content, writer)
+        if n_bytes > len(content):
+            storage.model_size(path, n_bytes)
+
+
+def _look(promise: Promise[ResultT], work: Callable[[], ResultT]) -> None:
+    """Tell whoever waits what there is, if anybody still waits."""
     try:
         result = work()
     except _OPERATION_ERRORS as error:
-        if not future.done():
-            future.set_exception(error)
+        if not promise.done():
+            promise.set_exception(error)
         return
-    if not future.done():
-        future.set_result(result)
-    elif isinstance(result, ProcessLock):
-        result.free()
+    if not promise.done():
+        promise.wake(result)
 
 
 def _interrupt(change: _Change, chance: random.Random) -> str:

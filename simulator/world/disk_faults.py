@@ -153,11 +153,13 @@ class DiskFaults:
 
     def hangs(self, operation: str, path: str) -> bool:
         """Whether an operation that begins now hangs."""
-        return any(fault.hangs and fault.concerns(operation, path) for fault in self._faults)
+        faults = self._faults
+        return bool(faults) and any(f.hangs and f.concerns(operation, path) for f in faults)
 
     def room_bytes(self) -> int:
         """Bytes that can still be written."""
-        return max(0, self.free_bytes() - sum(fault.taken_bytes for fault in self._faults))
+        taken = sum(fault.taken_bytes for fault in self._faults) if self._faults else 0
+        return max(0, self.free_bytes() - taken)
 
     def when_healed(self, go_on: Callable[[], None]) -> None:
         """Call once at the next `heal`; what still hangs then asks again."""

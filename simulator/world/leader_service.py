@@ -114,10 +114,7 @@ class _LeaseServer:
 
     async def run(self, bind_address: str) -> None:
         """Serve until death."""
-        disk = self._runtime.disk
-        await disk.make_directories(_DIRECTORY)
-        if await disk.stat(_STATE_PATH) is not None:
-            self._state = self._stored = _State(**json.loads(await disk.read(_STATE_PATH)))
+        await self._load()
         self._renew_lease()
         server = self._runtime.network.server(bind_address)
         server.add_generic_rpc_handlers(
@@ -137,6 +134,19 @@ class _LeaseServer:
         await server.start()
         while True:
             await self._step()
+
+    async def _load(self) -> None:
+        """Take up what the disk has kept, as soon as it can be read."""
+        disk = self._runtime.disk
+        while True:
+            try:
+                await disk.make_directories(_DIRECTORY)
+                if await disk.stat(_STATE_PATH) is not None:
+                    self._state = self._stored = _State(**json.loads(await disk.read(_STATE_PATH)))
+                return
+            except OSError as error:
+                self._note("cannot load", str(error))
+                await asyncio.sleep(_DISK_RETRY_S)
 
     # ------------------------------------------------------------------ methods
 

@@ -15,21 +15,24 @@ import asyncio
 import asyncio.events
 import contextvars
 import gc
-import heapq
 import itertools
 import random
 import sys
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
+from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, TypeVar
 
 from simulator.world.process import CURRENT, Host, Process, ProcessState
 
 ResultT = TypeVar("ResultT")
 
+_RUNNING = ProcessState.RUNNING
+_DEAD = ProcessState.DEAD
+
 #: Callbacks between two collections of garbage: a number, so that every run collects alike.
-_CALLBACKS_PER_COLLECTION = 2_000_000
+_CALLBACKS_PER_COLLECTION = 4_000_000
 #: Cancelled timers are swept when there are this many, and more than half of all.
 _CANCELLED_TIMERS_MIN = 1_000
 _WAITING_LISTED_MAX = 40
@@ -114,7 +117,7 @@ class ReadyHandle:
         return self.process.host.local_s(self._when)
 
     def run(self) -> None:
-        """Run it; an exception goes to the loop's handler."""
+        """Run it, unless it was cancelled; an exception goes to the loop's handler."""
         callback = self._callback
         if callback is None:
             return
@@ -139,7 +142,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         #: Callbacks that have run.
         self.callbacks = 0
         self.graveyard: list[asyncio.Task[Any]] = []
-        self._random = source
+        self._chance = source.random
         self._timers: list[tuple[float, int, ReadyHandle]] = []
         self._timer_numbers = itertools.count()
         self._cancelled_timers = 0
@@ -177,45 +180,66 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if not listed:
             self._jump()
             return
-        index = int(self._random.random() * len(listed)) if len(listed) > 1 else 0
+        index = int(self._chance() * len(listed)) if len(listed) > 1 else 0
         process = listed[index]
         ready = process.ready
         for _ in range(len(ready)):
-            if process.state is not ProcessState.RUNNING:
+            if process.state is not _RUNNING:
                 break
-            ready.popleft().run()
             self.callbacks += 1
-        if not ready or process.state is not ProcessState.RUNNING:
+            ready.popleft().run()
+        if not ready or process.state is not _RUNNING:
             # Not `remove`: the list may have grown, but this place is still its own.
             listed[index] = listed[-1]
             listed.pop()
             process.listed = False
         if self.callbacks >= self._collect_at:
-            self._collect_at = self.callbacks + _CALLBACKS_PER_COLLECTION
-            gc.collect()
+            self._collect()
 
     def _jump(self) -> None:
+        """Go on to the next timer. One that is due alone runs without being listed: it would be
+        the only one there."""
         timers = self._timers
-        while timers and timers[0][2].cancelled():
-            heapq.heappop(timers)
+        while timers and timers[0][2]._callback is None:
+            heappop(timers)
             self._cancelled_timers -= 1
         if not timers:
             raise NothingCanWake(self._who_waits())
-        self.now_s = max(self.now_s, timers[0][0])
+        when_s, _, handle = heappop(timers)
+        if when_s > self.now_s:
+            self.now_s = when_s
+        handle._when = 0.0
+        if not timers or timers[0][0] > self.now_s:
+            process = handle.process
+            if process.state is _RUNNING:
+                self.callbacks += 1
+                handle.run()
+            else:
+                self._make_ready(handle)
+            return
+        self._make_ready(handle)
         while timers and timers[0][0] <= self.now_s:
-            handle = heapq.heappop(timers)[2]
-            if handle.cancelled():
+            handle = heappop(timers)[2]
+            if handle._callback is None:
                 self._cancelled_timers -= 1
             else:
                 handle._when = 0.0
                 self._make_ready(handle)
 
+    def _collect(self) -> None:
+        """Collect garbage. What survives is not looked at again during the run: most of it stays
+        to the end, and there is more of it each time."""
+        self._collect_at = self.callbacks + _CALLBACKS_PER_COLLECTION
+        gc.collect()
+        gc.freeze()
+
     def _make_ready(self, handle: ReadyHandle) -> None:
         process = handle.process
-        if process.state is ProcessState.DEAD:
+        state = process.state
+        if state is _DEAD:
             return
         process.ready.append(handle)
-        if not process.listed and process.state is ProcessState.RUNNING:
+        if not process.listed and state is _RUNNING:
             process.listed = True
             self._listed.append(process)
 
@@ -230,7 +254,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._cancelled_timers += 1
         if self._cancelled_timers > max(_CANCELLED_TIMERS_MIN, len(self._timers) // 2):
             self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
-            heapq.heapify(self._timers)
+            heapify(self._timers)
             self._cancelled_timers = 0
 
     def _who_waits(self) -> str:
@@ -255,6 +279,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._running = False
             asyncio.events._set_running_loop(before)
             sys.set_asyncgen_hooks(*hooks)
+            gc.unfreeze()
             if collecting:
                 gc.enable()
 
@@ -294,7 +319,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         """Seconds on the clock of the current process."""
         process = CURRENT.get(None)
-        return self.now_s if process is None else process.host.local_s(self.now_s)
+        if process is None or process.host.clock_is_worlds:
+            return self.now_s
+        return process.host.local_s(self.now_s)
 
     def call_soon(  # type: ignore[override]
         self,
@@ -341,11 +368,24 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if context is None:
             context = contextvars.copy_context()
         process = context.get(CURRENT, self.world_process)
-        when_s = max(process.host.world_s(when), self.now_s)
+        when_s = when if process.host.clock_is_worlds else process.host.world_s(when)
+        if when_s < self.now_s:
+            when_s = self.now_s
         # 0 marks a handle that is no timer.
         handle = ReadyHandle(self, process, callback, args, context, when_s or 1e-12)
-        if not self._closed and process.alive:
-            heapq.heappush(self._timers, (when_s, next(self._timer_numbers), handle))
+        if not self._closed and process.state is not _DEAD:
+            heappush(self._timers, (when_s, next(self._timer_numbers), handle))
+        return handle
+
+    def call_of(
+        self, process: Process, when_s: float, callback: Callable[..., object], *args: Any
+    ) -> ReadyHandle:
+        """Call in the name of a process, at a time of the world."""
+        if when_s < self.now_s:
+            when_s = self.now_s
+        handle = ReadyHandle(self, process, callback, args, process.context, when_s or 1e-12)
+        if not self._closed and process.state is not _DEAD:
+            heappush(self._timers, (when_s, next(self._timer_numbers), handle))
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -368,12 +408,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         )
         hash(task)  # its number is its place among all tasks, in every version of Python
         process = CURRENT.get(self.world_process) if context is None else context.get(CURRENT)
-        (process or self.world_process).tasks.add(task)
+        (process or self.world_process).remember_task(task)
         return task
 
-    def get_debug(self) -> bool:
-        """Never."""
-        return False
+    #: Whether it debugs: never. Every future asks, so nothing but C answers: `bool()` is False.
+    get_debug = bool
 
     def set_debug(self, enabled: bool) -> None:
         """Ignored: debug mode looks at the wall clock."""
@@ -394,7 +433,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """See asyncio."""
-        if self._exception_handler is not None:
+        if self._exception_handler is not None and not self._closed:
             self._exception_handler(CURRENT.get(None), context)
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:

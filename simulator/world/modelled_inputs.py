@@ -71,6 +71,8 @@ class _Call:
     input: int
     address: str
     names: list[str]
+    #: Where each stands among the partitions of its edge.
+    places: list[int]
     first: int
     end: int
 
@@ -90,7 +92,9 @@ class InputFetcher:
     async def read(self) -> InputRows:
         """All rows of all inputs. Raises LostInputs, PartitionUnreachable."""
         inputs = InputRows()
-        calls = [call for gate in self._run.deployment.inputs for call in self._calls(gate)]
+        gates = [list(self._calls(gate)) for gate in self._run.deployment.inputs]
+        calls = [call for of_gate in gates for call in of_gate]
+        answers: list[list[FoundPartition]] = []
         for number, call in enumerate(calls):
             found = await self._fetch(call)
             lost = [partition for partition in found if partition.lost]
@@ -98,25 +102,41 @@ class InputFetcher:
                 names = [partition.name for partition in lost]
                 names += await self._survey(calls[number + 1 :])
                 raise LostInputs(PartitionLost(lost[0].name, lost[0].lost), names)
-            rows = inputs.by_input.setdefault(call.input, Rows())
-            for partition in found:
-                rows.extend(partition.rows)
-                inputs.rows += len(partition.rows)
-            inputs.partitions += len(found)
+            answers.append(found)
+        answered = iter(answers)
+        for of_gate in gates:
+            self._take(inputs, [(call, next(answered)) for call in of_gate])
         return inputs
+
+    def _take(
+        self, inputs: InputRows, answers: Sequence[tuple[_Call, list[FoundPartition]]]
+    ) -> None:
+        """The rows of one edge, in the order of its producers, whoever holds their partitions."""
+        placed: dict[int, FoundPartition] = {}
+        for call, found in answers:
+            placed.update(zip(call.places, found, strict=True))
+            inputs.by_input.setdefault(call.input, Rows())
+        for place in sorted(placed):
+            inputs.by_input[answers[0][0].input].extend(placed[place].rows)
+            inputs.rows += len(placed[place].rows)
+        inputs.partitions += len(placed)
 
     def _calls(self, gate: InputGate) -> Iterator[_Call]:
         """One for each holder, in the order in which the holders are listed."""
         names: dict[int, list[str]] = {}
+        places: dict[int, list[int]] = {}
         job, vertex, output = self._key.job_id, gate.source_vertex_id, gate.source_output
-        for subtask, attempt, epoch, location in zip(
+        producers = zip(
             gate.subtasks, gate.attempts, gate.epochs, gate.location_indexes, strict=True
-        ):
+        )
+        for place, (subtask, attempt, epoch, location) in enumerate(producers):
             name = _name_of(job, vertex, output, subtask, attempt, epoch)
             names.setdefault(location, []).append(name)
+            places.setdefault(location, []).append(place)
         for location, held in names.items():
             address = gate.locations[location].data_address
-            yield _Call(gate.input, address, held, gate.first_subpartition, gate.end_subpartition)
+            first, end = gate.first_subpartition, gate.end_subpartition
+            yield _Call(gate.input, address, held, places[location], first, end)
 
     async def _fetch(self, call: _Call) -> list[FoundPartition]:
         """What the holder has, asked for until it answers."""

@@ -12,11 +12,11 @@ import posixpath
 from typing import TYPE_CHECKING
 
 from holdover.ids import AttemptKey, partition_name
-from holdover.runtime import Disk
 from holdover.v1.common_pb2 import ResultPartition, StagedFile
 from holdover.v1.job_pb2 import FileFormat, JobVertex, Sink
 from holdover.v1.taskmanager_pb2 import RunTask
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
+from simulator.world.disk import NewFile, ProcessDisk
 from simulator.world.modelled_vertex import TaskOutcome
 from simulator.world.process import Process
 from simulator.world.rows import ModelledPartition, Rows, index_checksum
@@ -35,7 +35,7 @@ class OutputWriter:
     """Writes the output of one attempt. Raises the disk's `OSError`."""
 
     def __init__(
-        self, world: World, process: Process, disk: Disk, key: AttemptKey, run: RunTask
+        self, world: World, process: Process, disk: ProcessDisk, key: AttemptKey, run: RunTask
     ) -> None:
         self._world = world
         self._process = process
@@ -58,8 +58,12 @@ class OutputWriter:
             base = partition_base(self._run.shuffle_directory, partition_name(self._key, output))
             if output == 0:
                 await self._make_directory(posixpath.dirname(base))
-            await self._put(base + DATA_SUFFIX, data, partition.data_bytes)
-            await self._put(base + INDEX_SUFFIX, index, 0)
+            await self._disk.write_files(
+                [
+                    NewFile(base + DATA_SUFFIX, data, partition.data_bytes),
+                    NewFile(base + INDEX_SUFFIX, index, 0),
+                ]
+            )
             written.append(
                 ResultPartition(
                     output=output,
@@ -97,14 +101,6 @@ class OutputWriter:
             storage.directory(path)
         except OSError:
             await self._disk.make_directories(path)
-
-    async def _put(self, path: str, content: bytes, n_bytes: int) -> None:
-        file = await self._disk.open_append(path)
-        try:
-            await file.write(content)
-        finally:
-            await file.close()
-        self._count_as(path, len(content), n_bytes)
 
     def _count_as(self, path: str, content_bytes: int, n_bytes: int) -> int:
         """Let a file count as a larger one; returns its size."""

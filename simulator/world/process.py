@@ -25,6 +25,9 @@ ResultT = TypeVar("ResultT")
 
 CURRENT: ContextVar[Process] = ContextVar("current process")
 
+#: Tasks of a process before those are forgotten that are no more.
+_TASKS_SWEPT_MIN = 64
+
 
 class ProcessState(enum.Enum):
     """What a process does."""
@@ -47,6 +50,8 @@ class Host:
     wall_offset_ms: int = 0
     #: Those that are not dead.
     processes: list[Process] = field(default_factory=list)
+    #: Whether its monotonic clock is the world's own: it never went at another rate.
+    clock_is_worlds: bool = True
     #: A moment at which both clocks are known: (the world's, the host's).
     _clock_set: tuple[float, float] = (0.0, 0.0)
 
@@ -71,6 +76,7 @@ class Host:
         """From now on its clocks run at that rate; timers that are set already keep theirs."""
         self._clock_set = (now_s, self.local_s(now_s))
         self.clock_rate = rate
+        self.clock_is_worlds = False
 
     def living(self) -> list[Process]:
         """Its processes that are not dead, oldest first."""
@@ -92,7 +98,8 @@ class Process:
         self.ready: deque[ReadyHandle] = deque()
         #: Whether the loop has it on the list of those that can go on.
         self.listed = False
-        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._tasks: list[weakref.ref[asyncio.Task[Any]]] = []
+        self._sweep_tasks_at = _TASKS_SWEPT_MIN
         self._on_end: list[Callable[[], None]] = []
         self._on_pause: list[Callable[[], None]] = []
         self.context: Context = copy_context()
@@ -110,6 +117,14 @@ class Process:
     def spawn(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
         """Run a coroutine in this process."""
         return self.loop.create_task(work, context=self.context.copy())
+
+    def remember_task(self, task: asyncio.Task[Any]) -> None:
+        """It is one of this process, and ends with it."""
+        tasks = self._tasks
+        if len(tasks) >= self._sweep_tasks_at:
+            tasks[:] = [reference for reference in tasks if reference() is not None]
+            self._sweep_tasks_at = max(_TASKS_SWEPT_MIN, 2 * len(tasks))
+        tasks.append(weakref.ref(task))
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call when it has ended, by whatever death; called in no process's name. At once when
@@ -131,10 +146,12 @@ class Process:
         self.ended_s = self.loop.now_s
         self.host.processes.remove(self)
         # A task that is garbage collected runs its `finally`: kept until the world is closed.
-        for task in self.tasks:
-            self.loop.graveyard.append(task)
-            # Nobody may wait for it: not one who lists all tasks in order to end them.
-            asyncio._unregister_task(task)
+        for reference in self._tasks:
+            if (task := reference()) is not None:
+                self.loop.graveyard.append(task)
+                # Nobody may wait for it: not one who lists all tasks in order to end them.
+                asyncio._unregister_task(task)
+        self._tasks.clear()
         self.ready.clear()
         callbacks, self._on_end = self._on_end, []
         for callback in callbacks:

@@ -27,6 +27,7 @@ from simulator.world.calls import (
     raw_metadata,
     too_large,
 )
+from simulator.world.promise import Promise, wake_all
 from simulator.world.streams import AnswerStream, RequestStream
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         self._requests: deque[bytes] | None = deque() if handler.request_streaming else None
         self._requests_ended = False
         self._unread_bytes = 0
-        self._changed: asyncio.Future[None] | None = None
+        #: The handler, when it waits for requests or for room; it may wait with several tasks.
+        self._waiting: list[Promise[None]] = []
         self._done_callbacks: list[Callable[[Any], object]] = []
         connection.served_calls[self] = None
         if timeout_s is not None:
@@ -102,18 +104,21 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
     def was_read(self, n_bytes: int) -> None:
         """The client has read this much; called as the client."""
         self._unread_bytes -= n_bytes
-        if self._changed is not None and self.connection.client_open:
+        if self._waiting and self.connection.client_open:
             self.connection.up.post(0, self._tell)
 
     def _tell(self) -> None:
-        changed, self._changed = self._changed, None
-        if changed is not None and not changed.done():
-            changed.set_result(None)
+        waiting, self._waiting = self._waiting, []
+        wake_all(waiting)
 
     async def _change(self) -> None:
-        if self._changed is None:
-            self._changed = self._loop.create_future()
-        await asyncio.shield(self._changed)
+        promise: Promise[None] = Promise(self._loop)
+        self._waiting.append(promise)
+        try:
+            await promise
+        finally:
+            if promise in self._waiting:
+                self._waiting.remove(promise)
 
     # ------------------------------------------------------------------ running
 
@@ -131,6 +136,9 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
                 self._failed(error)
         except Exception as error:  # noqa: BLE001  a servicer's failure is told to the client
             self._failed(error)
+        finally:
+            # What keeps itself is kept until garbage is collected.
+            self.task = self._abort = None
 
     async def _run_single(self, request: bytes | None) -> None:
         handler: Any = self.handler

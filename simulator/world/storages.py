@@ -47,11 +47,13 @@ class Device:
         self._chance = chance
         self._busy_until_s = 0.0
 
-    def duration_s(self, now_s: float, path: str, n_bytes: int, syncs: int) -> float:
-        """How long an operation takes that begins now."""
+    def duration_s(
+        self, now_s: float, path: str, n_bytes: int, syncs: int, operations: int = 1
+    ) -> float:
+        """How long that many operations take, one after another, that begin now."""
         settings = self.settings
         factor = self.storage.faults.factor(path)
-        latency_s = settings.latency_s * (0.5 + self._chance.random())
+        latency_s = operations * settings.latency_s * (0.5 + self._chance.random())
         latency_s += settings.sync_latency_s * syncs
         if n_bytes:
             begin_s = max(now_s, self._busy_until_s)

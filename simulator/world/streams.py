@@ -17,6 +17,7 @@ import grpc.aio
 
 from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX
 from simulator.world.calls import ClientCall, Outcome, RawMetadata, SingleAnswer, too_large
+from simulator.world.promise import wake_all
 
 
 class AnswerStream(ClientCall):
@@ -31,12 +32,14 @@ class AnswerStream(ClientCall):
         """One answer."""
         if self.outcome is None:
             self._messages.append(data)
-            self._tell()
+            waiting, self._waiting = self._waiting, []
+            wake_all(waiting)
 
     def received_status(
         self, code: grpc.StatusCode, details: str, trailing_metadata: RawMetadata
     ) -> None:
         """The server's last word; it counts when all before it has been read."""
+        self.served = None if not self._messages else self.served
         status = Outcome(code, details, trailing_metadata)
         if self._messages:
             self._status = status
@@ -58,6 +61,7 @@ class AnswerStream(ClientCall):
         if self.served is not None:
             self.served.was_read(len(data))
         if not self._messages and self._status is not None:
+            self.served = None
             self._end(self._status)
         deserialize = self.method.deserialize
         return data if deserialize is None else deserialize(data)
@@ -82,10 +86,13 @@ class RequestStream(ClientCall):
         super().__init__(*arguments)
         self._done_writing = False
         self._unread_bytes = 0
+        #: Whether its requests come from an iterator.
+        self._iterates = False
         self._sender: asyncio.Task[None] | None = None
 
     def send_all(self, requests: AsyncIterable[Any] | Iterable[Any]) -> None:
         """Write what the iterator gives."""
+        self._iterates = True
         self._sender = self._loop.create_task(self._consume(requests))
 
     async def _consume(self, requests: AsyncIterable[Any] | Iterable[Any]) -> None:
@@ -104,8 +111,9 @@ class RequestStream(ClientCall):
 
     def _end(self, outcome: Outcome) -> None:
         super()._end(outcome)
-        if self._sender is not None:
-            self._sender.cancel()
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.cancel()
 
     async def _write(self, request: Any) -> None:
         if self.outcome is not None:
@@ -139,7 +147,7 @@ class RequestStream(ClientCall):
     def was_read(self, n_bytes: int) -> None:
         """The server has read this much."""
         self._unread_bytes -= n_bytes
-        if self._changed is not None and self.connection is not None:
+        if self._waiting and self.connection is not None:
             self.connection.down.post(0, self._tell)
 
     def _half_close(self) -> None:
@@ -156,7 +164,7 @@ class RequestStream(ClientCall):
 
     async def write(self, request: Any) -> None:
         """See `grpc.aio.StreamUnaryCall`."""
-        if self._sender is not None:
+        if self._iterates:
             raise grpc.aio.UsageError(
                 "The iterator and read/write APIs may not be mixed on a single RPC."
             )

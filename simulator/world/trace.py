@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
+#: Events that are hashed together.
+_BATCH_EVENTS = 4_096
+
 
 class Trace:
     """Every event of the world in order: messages, disk operations, draws, deaths, log lines.
@@ -14,7 +17,8 @@ class Trace:
 
     def __init__(self, now_s: Callable[[], float], keep_lines_max: int = 0) -> None:
         self._now_s = now_s
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._batch: list[str] = []
         self._keep_lines_max = keep_lines_max
         self.lines: list[str] = []
         self.events = 0
@@ -22,14 +26,21 @@ class Trace:
     def note(self, who: str, what: str, detail: str = "") -> None:
         """Add one event of `who`."""
         line = f"{self._now_s():.9f} {who} {what} {detail}\n"
-        self._digest.update(line.encode())
+        self._batch.append(line)
         self.events += 1
+        if len(self._batch) >= _BATCH_EVENTS:
+            self._hash_batch()
         if self._keep_lines_max:
             self.lines.append(line)
             if len(self.lines) > 2 * self._keep_lines_max:
                 del self.lines[: -self._keep_lines_max]
 
+    def _hash_batch(self) -> None:
+        self._hash.update("".join(self._batch).encode())
+        self._batch.clear()
+
     @property
     def digest(self) -> str:
         """Of everything so far, hexadecimal."""
-        return self._digest.hexdigest()
+        self._hash_batch()
+        return self._hash.hexdigest()

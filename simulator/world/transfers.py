@@ -7,11 +7,11 @@ side dies, or when nothing is heard of it for the keepalive time. Connecting tak
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from simulator.world.connection import Direction, Node
 from simulator.world.links import ConnectionLost
+from simulator.world.promise import Promise
 
 
 class Transfer:
@@ -20,7 +20,7 @@ class Transfer:
     def __init__(self, source: Node, target: Node) -> None:
         self.network = source.network
         self.directions: tuple[Direction, ...] = (Direction(self, source, target),)
-        self.arrived: asyncio.Future[None] = self.network.loop.create_future()
+        self.arrived: Promise[None] = Promise(self.network.loop)
         self._ends = (source, target)
         source.peers[self] = None
         target.peers[self] = None
@@ -40,7 +40,7 @@ class Transfer:
 
     def _done(self) -> None:
         if not self.arrived.done():
-            self.arrived.set_result(None)
+            self.arrived.wake(None)
 
     def _fail(self, reason: str) -> None:
         if not self.arrived.done():

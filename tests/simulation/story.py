@@ -128,28 +128,28 @@ class Story:
     def kill(self, victim: str, restart_after_s: float | None = None) -> MadeFault:
         """SIGKILL; started again after that time, or when it is healed."""
         after = "never" if restart_after_s is None else restart_after_s
-        return self._make(kinds.Crash, victims=_role(victim), restart_after=after)
+        return self.make(kinds.Crash, victims=_role(victim), restart_after=after)
 
     def stop(self, victim: str, restart_after_s: float | None = None) -> MadeFault:
         """SIGTERM."""
         after = "never" if restart_after_s is None else restart_after_s
-        return self._make(kinds.Stop, victims=_role(victim), restart_after=after)
+        return self.make(kinds.Stop, victims=_role(victim), restart_after=after)
 
     def power_loss(self, victim: str) -> MadeFault:
         """The host goes dark and forgets what was not synced; on again when it is healed."""
-        return self._make(kinds.PowerLoss, victims=_role(victim), restart_after="never")
+        return self.make(kinds.PowerLoss, victims=_role(victim), restart_after="never")
 
     def pause(self, victim: str) -> MadeFault:
         """SIGSTOP, until it is healed."""
-        return self._make(kinds.Pause, victims=_role(victim), for_s=_FOR_EVER_S)
+        return self.make(kinds.Pause, victims=_role(victim), for_s=_FOR_EVER_S)
 
     def cut(self, one: str, other: str, *, one_way: bool = False) -> MadeFault:
         """Nothing passes between the two (from the first to the second), until it is healed."""
-        return self._make(kinds.Cut, between=(_role(one), _role(other)), one_way=one_way)
+        return self.make(kinds.Cut, between=(_role(one), _role(other)), one_way=one_way)
 
     def jump(self, victim: str, by_s: float) -> MadeFault:
         """Set a host's wall clock forward, or back."""
-        return self._make(kinds.ClockJump, victims=_role(victim), by_s=by_s)
+        return self.make(kinds.ClockJump, victims=_role(victim), by_s=by_s)
 
     def computes(self, victim: str, for_s: float) -> None:
         """The process of a node is busy for so long, after what it is busy with already: nothing
@@ -171,7 +171,8 @@ class Story:
         """End a fault: what was killed starts, what was paused goes on, what was cut connects."""
         self._run.injector.heal(made)
 
-    def _make(self, kind: type[kinds.FaultModel], **fields: Any) -> MadeFault:
+    def make(self, kind: type[kinds.FaultModel], **fields: Any) -> MadeFault:
+        """Make any fault now; fields as in `fault_kinds`."""
         return self._run.injector.make(kind.model_validate({"at_s": self.now_s, **fields}))
 
     # ------------------------------------------------------------------ what is seen

@@ -255,6 +255,7 @@ class Leader:
         await self.store.open()
         self.supervisor.run("remember workers", self.dispatcher.remember_workers)
         await self.dispatcher.load()
+        self.supervisor.run("remove leftovers", self.dispatcher.remove_leftovers)
         await self.resources.offer_all()
 
     async def until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:

@@ -281,6 +281,20 @@ def test_the_clean_up_of_a_leader_before_is_completed_by_the_next(
     assert len(taskmanager.ran) == SUBTASKS
 
 
+def test_what_an_older_leader_writes_after_the_clean_up_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stood still, and does not know yet that it leads no more."""
+    monkeypatch.setattr("jobmanager.dispatcher.LEFTOVERS_INTERVAL_S", 0.01)
+    taskmanager = InstantTaskManager(SimulatedStorage())
+
+    async def write_late(leader: Leader) -> None:
+        await leader.disk.make_directories(f"{ROOT}/jobs/job/events")
+        await leader.disk.publish(f"{ROOT}/jobs/job/recovery-reports.pb", b"late")
+
+    assert live(taskmanager, 1, in_office(submit, to_the_end, write_late, to_the_end, is_complete))
+
+
 def test_a_registration_that_meets_the_end_of_a_job_is_answered() -> None:
     """P22: a TaskManager must not wait for a job that is over."""
     taskmanager = InstantTaskManager(SimulatedStorage(), hangs=frozenset({"s"}))

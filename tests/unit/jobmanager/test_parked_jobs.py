@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from functools import partial
+from typing import Any
 
 import pytest
 
 from holdover.errors import JobNotFound, StorageError
 from holdover.v1 import common_pb2
 from jobmanager.dispatcher import RECOVERY_ATTEMPTS_MAX, JobEndedAlready
+from jobmanager.recovery import replay_job
+from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.core import Decision
+from jobmanager.scheduler.scheduler import Scheduler
 from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.leader_lives import (
     PARALLELISM,
@@ -27,6 +33,10 @@ CANCELED, RUNNING = common_pb2.JOB_STATE_CANCELED, common_pb2.JOB_STATE_RUNNING
 async def state(leader: Leader, job_id: str) -> int:
     """As a client sees it."""
     return (await leader.dispatcher.status(job_id)).state
+
+
+async def has_state(leader: Leader, job_id: str, wanted: int) -> bool:
+    return await state(leader, job_id) == wanted
 
 
 async def sources_are_durable(leader: Leader, job_id: str) -> bool:
@@ -86,6 +96,47 @@ def test_a_job_whose_recovery_has_ended_three_leaders_is_parked_and_the_others_g
         assert await state(leader, "job") == FINISHED
         with pytest.raises(JobNotFound):
             await leader.dispatcher.retry("job")
+
+    assert live(taskmanager, 9, life)
+
+
+def test_a_worker_that_registers_while_a_retried_job_is_replayed_is_heard_after_the_recovery(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its offer is judged by the graph that the log gives, not by an empty one."""
+    taskmanager = killed_while_recovering(RECOVERY_ATTEMPTS_MAX)
+    handled: list[sig.Signal] = []
+    handle = Scheduler.handle
+
+    def noting(scheduler: Scheduler, signal: sig.Signal) -> Decision:
+        if scheduler.graph.job.job_id == "job":
+            handled.append(signal)
+        return handle(scheduler, signal)
+
+    async def life(leader: Leader) -> None:
+        offers: list[asyncio.Task[Any]] = []
+        held = [f for key, f in taskmanager.held.items() if key.job_id == "job"]
+        registered = sig.WorkerRegistered(
+            taskmanager.worker_id, taskmanager.data_address, refreshed=False, finished=held
+        )
+
+        async def replay_meanwhile(*arguments: Any) -> Any:
+            master = leader.dispatcher.master("job")
+            assert master is not None
+            offers.append(asyncio.create_task(master.register_worker(registered)))
+            await asyncio.sleep(0)
+            return await replay_job(*arguments)
+
+        await leader.take_office()
+        monkeypatch.setattr("jobmanager.job_master.replay_job", replay_meanwhile)
+        monkeypatch.setattr(Scheduler, "handle", noting)
+        handled.clear()
+        await leader.dispatcher.retry("job")
+        await leader.resources.offer_all()
+        await leader.until_cleaned_up("job")
+        assert [offer.done() for offer in offers] == [True]
+        assert isinstance(handled[0], sig.RecoveryStarted), handled[:3]
+        assert any(isinstance(signal, sig.WorkerRegistered) for signal in handled)
 
     assert live(taskmanager, 9, life)
 
@@ -153,3 +204,32 @@ def test_a_recovery_that_cannot_be_counted_stops_no_job() -> None:
         assert await state(leader, "job") == FINISHED
 
     assert live(taskmanager, 2, life)
+
+
+@pytest.mark.parametrize("wish", ["retry", "cancel"])
+def test_a_job_that_had_ended_before_it_was_parked_keeps_its_end(wish: str) -> None:
+    """Its summary could not be read when the leader came; nothing else of it is left."""
+    taskmanager = killed_while_recovering(0)
+    disk = taskmanager.disk
+
+    async def ends_untidily(leader: Leader) -> None:
+        disk.faults.fail("remove_tree", errno.EIO, f"{ROOT}/jobs/job", times=None)
+        await leader.take_office()
+        await leader.until_cleaned_up("other")
+        await leader.until(partial(has_state, leader, "job", FINISHED), "the job's end is stored")
+
+    async def asked(leader: Leader) -> None:
+        disk.faults.heal()
+        disk.faults.fail("read", errno.EIO, f"{ROOT}/archive/job.pb")
+        await leader.take_office()
+        assert await state(leader, "job") == PARKED
+        if wish == "retry":
+            await leader.dispatcher.retry("job")
+        else:
+            with pytest.raises(JobEndedAlready, match="FINISHED"):
+                await leader.dispatcher.cancel("job")
+        assert await state(leader, "job") == FINISHED
+        await leader.until_cleaned_up("job")
+
+    assert live(taskmanager, 2, ends_untidily)
+    assert live(taskmanager, 3, asked)

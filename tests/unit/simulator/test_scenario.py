@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from simulator.fault_kinds import Crash, Fault, StageFinished, Victims
+from simulator.fault_kinds import ROLES, Crash, Fault, FaultModel, StageFinished, Victims
 from simulator.model import FieldRefused
 from simulator.scenario import (
     DECIDED_OPTIONS,
@@ -114,6 +114,45 @@ def test_a_job_sets_only_its_own_options() -> None:
 )
 def test_a_fault_that_cannot_happen_is_refused(fields: dict[str, Any], reason: str) -> None:
     assert reason in refused(**with_fault(**fields))
+
+
+@pytest.mark.parametrize("model", FAULT_MODELS)
+def test_a_fault_that_its_victims_cannot_suffer_is_refused_by_name(
+    model: type[FaultModel],
+) -> None:
+    """The shared storage is no process, JobManagers run no tasks, only leaders write logs."""
+    needed: dict[str, dict[str, Any]] = {
+        "pause": {"for": 1},
+        "lose-packets": {"probability": 0.5},
+        "slow-disk": {"factor": 2},
+        "clock-jump": {"by": 1},
+        "clock-drift": {"rate": 1.1},
+    }
+    kind = model.model_fields["kind"].default
+    if "victims" not in model.model_fields:
+        return
+    for role in ROLES:
+        text = f"{role}:1" if role in ("jobmanager", "taskmanager", "rack") else role
+        fault = {"kind": kind, "at": 1, "victims": text, **needed.get(kind, {})}
+        fields = {"cluster": {"jobmanagers": 2}, "faults": [fault]}
+        if role in model.whom:
+            Scenario.model_validate({"jobs": JOBS, **fields})
+        else:
+            assert f"is {text}" in refused(**fields)
+
+
+@pytest.mark.parametrize(
+    ("between", "reason"),
+    [
+        (["leader", "shared-storage"], "is shared-storage, which is no process"),
+        (["leader", "leader"], "nobody can be cut off from itself"),
+        (["taskmanager:2", "taskmanager:2"], "nobody can be cut off from itself"),
+    ],
+)
+def test_a_cut_is_between_processes(between: list[str], reason: str) -> None:
+    assert reason in refused(faults=[{"kind": "cut", "at": 1, "between": between}])
+    both = {"kind": "cut", "at": 1, "between": ["all", "all"]}
+    Scenario.model_validate({"jobs": JOBS, "faults": [both]})
 
 
 def test_a_fault_without_a_leader_service_cannot_stop_it() -> None:

@@ -90,7 +90,7 @@ def test_queues_within_their_bounds_are_right_and_longer_ones_are_found() -> Non
     log = WrittenLog("/log", (), 100, 100)
     job = RunningJob("job", scheduler(), log, 10, 10, 3)
     leader = LeaderView("jm-0#0", 1, jobs=(job,), queues=(OrderQueue("tm-0", 10, 2),))
-    cluster = KnownCluster(leading=[leader], living=[worker(reports=16)])
+    cluster = KnownCluster(leading=[leader], living=[worker(reports=5)])
     invariant = cluster.checked(QueuesAreBounded)
     invariant.check()
     assert cluster.findings == []

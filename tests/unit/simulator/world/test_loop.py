@@ -37,7 +37,7 @@ def test_sleeping_takes_virtual_time_only(world: World) -> None:
 
 def test_timeouts_and_clocks_go_at_the_rate_of_their_host(world: World) -> None:
     slow = process(world, "slow")
-    slow.host.clock_rate = 0.5
+    slow.host.set_clock_rate(0.5, 0.0)
 
     async def work() -> tuple[float, float]:
         with pytest.raises(TimeoutError):

@@ -388,3 +388,21 @@ def test_a_source_that_is_not_modelled_fails_the_job(world: World) -> None:
     job = Job("j")
     job.read_text("/data/*", parallelism=1).write_text("/shared/out")
     play(world, job.build("j"), work)
+
+
+def test_rows_are_read_in_the_order_of_their_producers_whoever_holds_them(world: World) -> None:
+    """Dealt out by position, they go where they went when their partitions lay elsewhere."""
+
+    async def work(one: Worker, two: Worker) -> None:
+        for subtask, worker in enumerate((one, two, one)):
+            await worker.process.spawn(worker.run("v0", subtask, parts=1))
+        inputs = gate((one.address, 0), (two.address, 1), (one.address, 2))
+        staged = (await one.run("v1", 0, inputs)).finished.staged_files[0]
+        content = await one.runtime.disk.read(staged.staged_path)
+        read = [row >> 32 for row, _ in parse_sink_content(content)]
+        assert read == [0] * 10 + [1] * 10 + [2] * 10
+
+    job = Job("j")
+    mapped = job.workload(3.0, 8_000, rows=10, parallelism=3)
+    mapped.rebalance().workload(1.0, pass_rows=True, parallelism=1).write_csv("/shared/out")
+    play(world, job.build("j"), work)

@@ -267,7 +267,7 @@ def test_a_deadline_ends_a_call_exactly_then_and_its_handler_a_latency_later() -
 
 def test_a_deadline_keeps_the_clock_of_its_process() -> None:
     with echo_world() as site:
-        site.client_host.clock_rate = 0.5
+        site.client_host.set_clock_rate(0.5, site.world.now_s)
 
         async def work() -> float:
             await outcome(site.channel(), "hang", timeout=2.0)
