@@ -157,8 +157,9 @@ def parse_value(option: Option[V], setting: Setting) -> V:
     try:
         return option.type.parse(setting.text)
     except ValueError:
+        shown = _USER.sub("://...@", str(setting))
         raise ConfigurationError(
-            f"{option.key} is {_USER.sub('://...@', str(setting))}, but must be {option.type.allowed}",
+            f"{option.key} is {shown}, but must be {option.type.allowed}",
             key=option.key,
         ) from None
 

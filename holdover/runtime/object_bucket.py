@@ -61,7 +61,7 @@ class RequestPolicy:
     attempt_s: float = 5.0
     read_s: float = 60.0
     write_s: float = 20.0
-    prompt_s: float = 4.0
+    prompt_s: float = 3.0
     bytes_per_s: float = 1024.0 * 1024.0
     delay_first_s: float = 0.1
     delay_max_s: float = 2.0

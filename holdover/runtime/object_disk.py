@@ -63,6 +63,8 @@ class ObjectDisk:
         self._bucket = bucket
         self._known: OrderedDict[str, list[_Part]] = OrderedDict()
         self._read_ahead: OrderedDict[str, bytes] = OrderedDict()
+        # The last part of each file that is open here and has one.
+        self._growing: dict[str, _Part] = {}
 
     # Reading
 
@@ -114,6 +116,9 @@ class ObjectDisk:
     async def stat(self, path: str) -> FileStat | None:
         """See `Disk.stat`."""
         key = self._key(path)
+        last = self._growing.get(key)
+        if last is not None and await self._bucket.size(last.key) == last.bytes:
+            return FileStat(path, last.end)  # one request, however many parts there are
         size, parts, (objects, prefixes) = await asyncio.gather(
             self._bucket.size(key), self._look_up(key), self._bucket.list_level(key)
         )
@@ -133,7 +138,8 @@ class ObjectDisk:
         """See `Disk.open_append`. A file without bytes does not exist."""
         key = self._key(path)
         parts = await self._look_up(key)
-        return ObjectAppendFile(path, key, self._bucket, parts[-1].end if parts else 0)
+        end = parts[-1].end if parts else 0
+        return ObjectAppendFile(path, key, self._bucket, end, self._growing)
 
     async def rename(self, source: str, target: str) -> None:
         """See `Disk.rename`; not atomic."""
@@ -245,11 +251,15 @@ class ObjectDisk:
 class ObjectAppendFile:
     """A growing file. After an error it is only good for `close`."""
 
-    def __init__(self, path: str, key: str, bucket: Bucket, end: int) -> None:
+    def __init__(
+        self, path: str, key: str, bucket: Bucket, end: int, growing: dict[str, _Part]
+    ) -> None:
+        """`growing` is told of the last part that was put, until the file is closed."""
         self._path = path
         self._key = key
         self._bucket = bucket
         self._end = end
+        self._growing = growing
         self._buffer = bytearray()
         self._failed = False
 
@@ -281,8 +291,11 @@ class ObjectAppendFile:
 
     async def close(self) -> None:
         """See `AppendFile.close`. Puts what was written and not synced, unless something failed."""
-        if self._buffer and not self._failed:
-            await self._put()
+        try:
+            if self._buffer and not self._failed:
+                await self._put()
+        finally:
+            self._growing.pop(self._key, None)
 
     def _check(self) -> None:
         if self._failed:
@@ -291,9 +304,11 @@ class ObjectAppendFile:
     async def _put(self) -> None:
         data = bytes(self._buffer)
         self._failed = True  # until it is done; being cancelled counts as a failure too
-        await self._bucket.put_new(f"{self._key}{PARTS_SUFFIX}/{self._end:020d}", data)
+        part = _Part(self._end, len(data), f"{self._key}{PARTS_SUFFIX}/{self._end:020d}")
+        await self._bucket.put_new(part.key, data)
         self._failed = False
-        self._end += len(data)
+        self._growing[self._key] = part
+        self._end = part.end
         self._buffer.clear()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdover.runtime import Runtime
+from holdover.runtime import FileStat, Runtime
 from tests.contracts.conftest import DiskArm
 from tests.contracts.test_disk_contract import (
     test_a_truncated_file_goes_on_at_its_new_end,
@@ -95,3 +95,17 @@ async def test_a_hole_in_a_file_is_seen_and_never_makes_it_shorter(disk_arm: Dis
     assert await disk_arm.disk.read(path) == b"one\0\0\0three"
     await disk_arm.disk.remove(f"{path}.parts/{0:020d}")
     assert await disk_arm.disk.read(path) == b"\0\0\0\0\0\0three"
+
+
+async def test_an_open_file_whose_last_part_has_gone_is_not_what_it_was(disk_arm: DiskArm) -> None:
+    path = f"{disk_arm.root}/log"
+    file = await disk_arm.disk.open_append(path)
+    for text in (b"one", b"two"):
+        await file.write(text)
+        await file.sync()
+    assert await disk_arm.disk.stat(path) == FileStat(path, 6)
+    await disk_arm.disk.remove(f"{path}.parts/{3:020d}")
+    assert await disk_arm.disk.stat(path) == FileStat(path, 3)
+    await disk_arm.disk.remove(path)
+    assert await disk_arm.disk.stat(path) is None
+    await file.close()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from obstore.store import S3Store
 
 from holdover.config import HIGH_AVAILABILITY_STORAGE_DIR, Configuration
 from holdover.errors import ConfigurationError
@@ -74,7 +75,9 @@ def test_credentials_and_region_come_from_the_shared_files(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_PROFILE", "work")
-    config = open_store("s3://bucket").config  # type: ignore[union-attr]
+    store = open_store("s3://bucket")
+    assert isinstance(store, S3Store)
+    config = store.config
     assert config["access_key_id"] == "key-of-work"
     assert config["secret_access_key"] == "secret%of-work"
     assert config["region"] == "eu-north-1"
