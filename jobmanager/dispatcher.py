@@ -300,9 +300,8 @@ class Dispatcher:
         """This leader ends; every job is left to the next one, nothing of it is deleted (P31)."""
         self.ready.clear()
         self._suspended = True
-        masters = [*self._masters.values(), *self._ending.values()]
-        # At once: each may wait for storage that does not take its last events any more.
-        await asyncio.gather(*(master.suspend() for master in masters))
+        for master in [*self._masters.values(), *self._ending.values()]:
+            await master.suspend()
 
     # Queries
 
