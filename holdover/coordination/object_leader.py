@@ -185,6 +185,8 @@ class ObjectLeaderElection:
             await self._leases.store_epoch(epoch, epoch_version)
         except ObjectConflict:
             return None
+        if self._runtime.clock.monotonic_s() >= until_s:
+            return None  # it took so long that somebody else may lead; look again
         return _Held(lease, version, until_s)
 
     def _trusted_from(self, sent_s: float) -> float:

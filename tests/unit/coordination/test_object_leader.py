@@ -151,7 +151,7 @@ class Cluster:
         await asyncio.wait([disturbing])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(8), 213, 235, 322, 341])
 def test_never_two_lead_and_epochs_only_grow(seed: int) -> None:
     """Over pauses, deaths, clocks of different rates, and a store that is slow, fails and loses
     answers."""
