@@ -26,6 +26,10 @@ REGISTRATION_ID_BYTES = 8
 _log = Log(__name__)
 
 
+class RegistrationOutdated(Exception):
+    """A later registration of the same TaskManager has come before this one."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceManagerOptions:
     """Times in seconds."""
@@ -55,6 +59,8 @@ class ResourceManager:
         self._workers: dict[str, WorkerConnection] = {}
         #: Incarnations that have registered with this leader, by resource id.
         self._known: dict[str, str] = {}
+        #: Incarnation and number of the newest registration, by resource id.
+        self._newest: dict[str, tuple[str, int]] = {}
         self._demands: dict[str, Demand] = {}
         self._ledger = SlotLedger()
         self._monitor = HeartbeatMonitor(options.heartbeat_timeout_s)
@@ -95,7 +101,10 @@ class ResourceManager:
 
         A new incarnation under a known resource id replaces the old one, which is lost from this
         moment. The same incarnation is refreshed: its slots count once, under a new registration.
+
+        Raises `RegistrationOutdated` for one that was sent before another that has come already.
         """
+        self._refuse_if_outdated(header)
         before = self._workers.get(header.resource_id)
         refreshed = self._known.get(header.resource_id) == header.incarnation
         if before is not None:
@@ -129,6 +138,14 @@ class ResourceManager:
             refreshed=refreshed,
         )
         return worker, refreshed
+
+    def _refuse_if_outdated(self, header: taskmanager_pb2.RegisterHeader) -> None:
+        incarnation, number = self._newest.get(header.resource_id, ("", 0))
+        if incarnation == header.incarnation and 0 < header.number < number:
+            raise RegistrationOutdated(
+                f"registration {header.number} of {header.resource_id} comes after {number}"
+            )
+        self._newest[header.resource_id] = (header.incarnation, header.number)
 
     def session_opened(self, worker: WorkerConnection) -> None:
         """The TaskManager knows its registration: its slots can be used."""

@@ -12,6 +12,7 @@ from holdover.errors import InvalidId
 from holdover.ids import AttemptKey, resource_id
 from holdover.v1 import common_pb2, taskmanager_pb2, taskmanager_pb2_grpc
 from jobmanager.leader_state import LeadershipServices, LeaderState
+from jobmanager.resource_manager import RegistrationOutdated
 from jobmanager.scheduler import signals as sig
 from jobmanager.worker_connection import WorkerConnection
 
@@ -92,7 +93,10 @@ class WorkerService(taskmanager_pb2_grpc.ResourceManagerServicer):
                 grpc.StatusCode.INVALID_ARGUMENT, "a registration needs a header and an end"
             )
         services = await self._state.leading(context, header.leader_epoch)
-        worker, refreshed = services.resources.register(header)
+        try:
+            worker, refreshed = services.resources.register(header)
+        except RegistrationOutdated as error:
+            await context.abort(grpc.StatusCode.ABORTED, str(error))
         rejected = await self._tell_jobs(services, worker, inventory, refreshed)
         resource_options = services.resources.options
         accepted = taskmanager_pb2.RegisterAccepted(

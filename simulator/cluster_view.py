@@ -21,7 +21,7 @@ from simulator.invariants.view import (
     WorkerView,
     WrittenLog,
 )
-from simulator.workloads import committed_rows, expected_rows
+from simulator.workloads import committed_output, expected_rows
 from simulator.world.process import ProcessState
 
 
@@ -118,7 +118,12 @@ class SimulatedClusterView:
 
     def committed_rows(self, job: SubmittedJob) -> Sequence[int]:
         """See `ClusterView`."""
-        return committed_rows(self._world.storages.shared, job.graph)
+        return committed_output(self._world.storages.shared, job.graph).ids
+
+    def mixed_subtasks(self, job: SubmittedJob) -> Sequence[tuple[str, int]]:
+        """See `ClusterView`."""
+        mixed = committed_output(self._world.storages.shared, job.graph).mixed
+        return [(job.graph.vertices[place].vertex_id, subtask) for place, subtask in mixed]
 
     def _worker_view(self, node: Node) -> WorkerView | None:
         taskmanager, process = node.taskmanager, node.process

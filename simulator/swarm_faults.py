@@ -209,7 +209,8 @@ class FaultDraw:
 
     def slow_disk(self) -> _Fields:
         """A slow disk."""
-        factor = between(self._chance, 2.0, 2000.0)
+        # What has begun takes its time, also when the disk is well again before it ends.
+        factor = between(self._chance, 2.0, 200.0)
         return {"victims": self._disk(), "factor": factor, "for": self._duration_s()}
 
     def full_disk(self) -> _Fields:

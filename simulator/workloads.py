@@ -298,11 +298,6 @@ def _committed_files(storage: SimulatedStorage, directory: str) -> Iterator[byte
             yield bytes(node.data)
 
 
-def committed_rows(storage: SimulatedStorage, graph: JobGraph) -> list[int]:
-    """Identities, sorted, of the rows at the final paths of a job's sinks."""
-    return committed_output(storage, graph).ids
-
-
 def sink_directories(graph: JobGraph) -> Iterable[str]:
     """The output directories of a job, in the order of its vertices."""
     for vertex in graph.vertices:

@@ -134,6 +134,7 @@ class JobManagerConnection:
         self._backoff_max_s = configuration.get(options.TASKMANAGER_REGISTRATION_MAX_BACKOFF)
         self._failure_threshold = configuration.get(options.HEARTBEAT_RPC_FAILURE_THRESHOLD)
         self._epoch_seen = 0
+        self._registrations_tried = 0
         self._epoch_registered = 0
         self._lost = True  # before the first registration there is nothing to lose
         self._current: Registration | None = None
@@ -302,6 +303,8 @@ class JobManagerConnection:
             header = self._listener.header()
             # Tells a leader whose time is over that it is.
             header.leader_epoch = max(candidate.epoch, self._epoch_seen)
+            self._registrations_tried += 1
+            header.number = self._registrations_tried
             taken = False
             try:
                 answered = await register(

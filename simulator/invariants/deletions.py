@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from holdover import config as options
+from holdover.config import Configuration
 from holdover.ids import AttemptKey
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler.states import ExecutionState
@@ -57,10 +59,14 @@ class NothingIsDeletedEarly(Invariant):
         self._released: dict[tuple[str, int, str], dict[AttemptKey, None]] = {}
         #: What was seen to vanish from a living TaskManager.
         self._deleted: dict[AttemptKey, None] = {}
-        self._without_recovery: dict[str, None] = {}
+        #: By job, as its stored graph says.
+        self._recovers: dict[str, bool] = {}
 
     def step(self, step: Step) -> None:
-        """Remember what a leader orders."""
+        """Remember what a leader orders, and whether its job recovers."""
+        if step.job_id not in self._recovers:
+            stored = Configuration.of({}).with_overrides(step.scheduler.graph.job.options)
+            self._recovers[step.job_id] = stored.get(options.BATCH_JOB_RECOVERY_ENABLED)
         for action in step.decision.actions:
             if isinstance(action, act.ReleasePartitions):
                 self._ordered.update(dict.fromkeys(action.keys))
@@ -71,10 +77,6 @@ class NothingIsDeletedEarly(Invariant):
 
     def check(self) -> None:
         """Compare what TaskManagers hold with what they held at the last check."""
-        for leader in self.view.leaders():
-            for job in leader.jobs:
-                if job.log is None:
-                    self._without_recovery[job.job_id] = None
         self._follow_all()
 
     def _follow_all(self) -> None:
@@ -99,7 +101,7 @@ class NothingIsDeletedEarly(Invariant):
         return _Holder(held, now_s, registered_s)
 
     def _judge(self, worker: WorkerView, before: _Holder, key: AttemptKey) -> None:
-        if key in self._ordered or key.job_id in self._without_recovery:
+        if key in self._ordered or not self._recovers.get(key.job_id, True):
             return
         searched_s = self.view.now_s - before.registered_s
         if searched_s * CLOCK_RATE_MAX >= self.view.registration_timeout_s:

@@ -104,6 +104,11 @@ class OutputIsComplete(Invariant):
             difference = row_difference(self.view.expected_rows(job), self.view.committed_rows(job))
             if difference:
                 found.append(f"the output of job {job.job_id} {difference}")
+            found += [
+                f"the output of job {job.job_id} holds rows of several attempts of"
+                f" {vertex_id}[{subtask}], which is indeterminate"
+                for vertex_id, subtask in self.view.mixed_subtasks(job)
+            ]
         return found
 
 

@@ -199,11 +199,24 @@ class NoNeedlessRerun(Invariant):
             return
         if graph.vertices[key.vertex_id].source is not None:
             return  # another attempt may have read its splits
+        if self._shape_was_lost(step, key):
+            return
         if all(p.state is ExecutionState.FINISHED for p in graph.producers(vertex)):
             self.broken(
                 f"{step.leader} rejects {key} from {worker_id}: it had finished, nothing replaces"
                 " it, and it runs again"
             )
+
+    def _shape_was_lost(self, step: Step, key: AttemptKey) -> bool:
+        """Whether a damaged log has lost the vertex's initialization, which is durable before the
+        vertex runs: what it is, this step has decided anew."""
+        job = self.view.jobs.get(step.job_id)
+        initialized = [
+            event.vertex_initialized.vertex_id
+            for event in step.decision.events
+            if event.HasField("vertex_initialized")
+        ]
+        return job is not None and job.log_damaged and key.vertex_id in initialized
 
     def _judge_releases(self, step: Step, leader: _Leader, action: act.ReleasePartitions) -> None:
         """What counts is deleted only when nobody can need it any more."""

@@ -193,6 +193,11 @@ class ClusterView(Protocol):
         """Sorted row identities at the final paths of the job."""
         ...
 
+    def mixed_subtasks(self, job: SubmittedJob) -> Sequence[tuple[str, int]]:
+        """Subtasks of indeterminate vertices (vertex id, subtask) of which rows of several attempts
+        stand at the final paths of the job."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

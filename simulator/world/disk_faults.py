@@ -144,12 +144,9 @@ class DiskFaults:
                 raise disk_error(fault.errno, path)
 
     def factor(self, path: str) -> float:
-        """How many times longer an operation takes."""
-        factor = 1.0
-        for fault in self._faults:
-            if fault.factor != 1.0 and fault.concerns("", path):
-                factor *= fault.factor
-        return factor
+        """How many times longer an operation takes: as long as the worst of all faults says."""
+        concerned = [f.factor for f in self._faults if f.factor != 1.0 and f.concerns("", path)]
+        return max(concerned, default=1.0)
 
     def hangs(self, operation: str, path: str) -> bool:
         """Whether an operation that begins now hangs."""

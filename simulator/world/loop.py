@@ -279,7 +279,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._running = False
             asyncio.events._set_running_loop(before)
             sys.set_asyncgen_hooks(*hooks)
-            gc.unfreeze()
+            # Between the run and `close` its record is made: a collection then would walk through
+            # the whole world.
+            gc.freeze()
             if collecting:
                 gc.enable()
 
@@ -289,7 +291,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _generator_is_dropped(self, generator: AsyncGenerator[Any, Any]) -> None:
         process = self._generators.pop(generator, self.world_process)
         if process.alive and not self._closed:
-            process.spawn(generator.aclose())
+            # Its own awaitable is no coroutine to asyncio in every version of Python.
+            process.spawn(_close(generator))
 
     def close(self) -> None:
         """The run is over: let go of all tasks without letting any of them act.
@@ -313,6 +316,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._timers.clear()
         self._listed.clear()
         self._exception_handler = None
+        gc.unfreeze()
 
     # ------------------------------------------------------------------ asyncio's interface
 
@@ -451,6 +455,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         raise NotImplementedError(
             f"{func!r}: services start no threads; this belongs behind the Runtime"
         )
+
+
+async def _close(generator: AsyncGenerator[Any, Any]) -> None:
+    await generator.aclose()
 
 
 def task_place(task: asyncio.Task[Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from typing import Any
 
 import grpc
@@ -108,6 +108,10 @@ class RequestStream(ClientCall):
             pass  # those who await the call are told
         except Exception:  # noqa: BLE001  whatever the caller's iterator raises cancels the call
             self.cancel()
+        finally:
+            # Here, and not whenever it is found that nobody has it any more.
+            if isinstance(requests, AsyncGenerator):
+                await requests.aclose()
 
     def _end(self, outcome: Outcome) -> None:
         super()._end(outcome)

@@ -191,6 +191,27 @@ async def test_an_inventory_that_breaks_off_registers_nobody() -> None:
         assert it.jobs.running["a"].registered == []
 
 
+async def test_a_registration_that_comes_after_a_later_one_changes_nothing() -> None:
+    """The network had held it back: what it lists as missing has long been offered."""
+    async with serving("a") as it:
+
+        def numbered(number: int) -> taskmanager_pb2.RegisterRequest:
+            header = taskmanager_pb2.RegisterHeader()
+            header.CopyFrom(HEADER.header)
+            header.number = number
+            return taskmanager_pb2.RegisterRequest(header=header)
+
+        await it.register(numbered(2), inventory([key("a", 0)]), end(1, 0))
+        newest = it.resources.manager.workers()[0].registration_id
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await it.register(numbered(1), end(0, 0))
+        assert refused.value.code() is grpc.StatusCode.ABORTED
+        assert "registration 1 of tm-0 comes after 2" in str(refused.value.details())
+        assert len(it.jobs.running["a"].registered) == 1
+        assert it.resources.manager.registered("tm-0", newest) is not None
+        await it.register(numbered(2), end(0, 0))  # of equal number: it was sent twice
+
+
 async def test_a_call_that_is_cut_registers_nobody() -> None:
     """P23: the connection breaks before the last message."""
     async with serving("a") as it:

@@ -50,6 +50,7 @@ class KnownCluster:
     living: Sequence[WorkerView] = ()
     expected: Sequence[int] = ()
     committed: Sequence[int] = ()
+    mixed: Sequence[tuple[str, int]] = ()
     findings: list[str] = field(default_factory=list)
 
     @property
@@ -67,6 +68,9 @@ class KnownCluster:
 
     def expected_rows(self, job: SubmittedJob) -> Sequence[int]:
         return self.expected
+
+    def mixed_subtasks(self, job: SubmittedJob) -> Sequence[tuple[str, int]]:
+        return self.mixed
 
     def committed_rows(self, job: SubmittedJob) -> Sequence[int]:
         return self.committed

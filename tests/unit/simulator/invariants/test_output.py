@@ -33,6 +33,14 @@ def test_a_lost_row_and_one_that_is_there_twice_are_named() -> None:
     assert "lost [2], and has beyond them [1]" in cluster.findings[0]
 
 
+def test_rows_of_two_attempts_of_an_indeterminate_subtask_are_found() -> None:
+    """Behaviour 5.6: each identity is there once, and yet no single run has written this."""
+    cluster = finished_cluster([1, 2, 3])
+    cluster.mixed = [("m", 1)]
+    cluster.checked(OutputIsComplete).check()
+    assert "several attempts of m[1]" in cluster.findings[0]
+
+
 def test_output_that_is_damaged_after_the_end_is_found() -> None:
     """What has ended stays as it is."""
     cluster = finished_cluster([1, 2, 3])
