@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import urllib.request
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -132,6 +133,21 @@ async def test_a_job_outlives_a_store_that_fails_for_a_while(
     store.proxy.faults = []
     await running.finished(job)
     assert set(job.ledger.starts().values()) == {1}
+
+
+async def test_a_jobmanager_whose_bucket_is_missing_ends_and_names_it(store: Store) -> None:
+    """In one line, without the credentials that it used."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "jobmanager", "-D", "jobmanager.rpc.port=0"),
+        *("-D", "high-availability.storageDir=s3://missing/prefix"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(FAILOVER_TIMEOUT_S):
+        told = (await process.communicate())[1].decode().splitlines()[-1]
+    assert process.returncode == 1
+    assert "s3://missing/prefix/default/leader" in told
+    assert "the bucket does not exist" in told
+    assert ACCESS_KEY not in told
 
 
 async def test_a_paused_leader_is_succeeded_and_adds_nothing_when_it_wakes(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pytest
 
 from holdover.runtime import FileStat, Runtime
+from holdover.runtime.object_disk import PART_BYTES_MAX
 from tests.contracts.conftest import DiskArm
 from tests.contracts.test_disk_contract import (
     test_a_truncated_file_goes_on_at_its_new_end,
@@ -109,3 +110,18 @@ async def test_an_open_file_whose_last_part_has_gone_is_not_what_it_was(disk_arm
     await disk_arm.disk.remove(path)
     assert await disk_arm.disk.stat(path) is None
     await file.close()
+
+
+async def test_a_large_file_is_put_in_bounded_parts(disk_arm: DiskArm) -> None:
+    path = f"{disk_arm.root}/log"
+    file = await disk_arm.disk.open_append(path)
+    content = bytes(range(256)) * (80 * 1024)
+    await file.write(content)
+    await file.write(b"end")
+    await file.sync()
+    await file.close()
+    sizes = [part.bytes for part in await disk_arm.disk.list_directory(f"{path}.parts")]
+    assert max(sizes) == PART_BYTES_MAX
+    assert len(sizes) == 3
+    assert await disk_arm.disk.read(path) == content + b"end"
+    assert await disk_arm.disk.read(path, PART_BYTES_MAX - 3, 6) == b"\xfd\xfe\xff\0\1\2"

@@ -21,12 +21,12 @@ from jobmanager.event_store.reader import replay
 from jobmanager.event_store.segments import list_segments, set_aside
 from jobmanager.event_store.writer import EventWriterSettings, JobEventWriter
 from jobmanager.job_store import JobStore
-from tests.doubles.s3_server import ACCESS_KEY, SECRET_KEY, Fault, S3Proxy
+from tests.doubles.s3_server import ACCESS_KEY, NO_ANSWER, SECRET_KEY, Fault, S3Proxy
 from tests.unit.jobgraph_builders import valid
 
 LEASE_S = 2.0
 WATCHDOG_S = 20.0
-FAST = RequestPolicy(attempts_max=4, delay_first_s=0.01, delay_max_s=0.05)
+FAST = RequestPolicy(attempts_max=4, attempt_s=0.5, delay_first_s=0.01, delay_max_s=0.05)
 
 
 @pytest.fixture
@@ -66,6 +66,15 @@ async def test_repetition_has_a_bound_and_the_error_says_what_to_do(
     assert f"{bucket.url_of('jobs/a')}" in told
     assert "check the object store" in told
     assert raised.value.filename == bucket.url_of("jobs/a")
+
+
+async def test_a_request_without_an_answer_has_a_time_limit(s3: S3Proxy, s3_root: str) -> None:
+    s3.faults = [Fault(NO_ANSWER, count=1)]
+    bucket = bucket_of(s3_root)
+    await bucket.put("a", b"data")
+    s3.faults = [Fault(NO_ANSWER, count=1000)]
+    with pytest.raises(ObjectStoreUnavailable, match="no answer in time"):
+        await bucket.get("a")
 
 
 async def test_a_refusal_is_not_repeated_and_the_error_says_what_to_do(

@@ -16,6 +16,7 @@ from typing import Final
 
 START_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 20.0
+NO_ANSWER: Final = -1
 ACCESS_KEY: Final = "AKIAHOLDOVERTESTKEY0"
 SECRET_KEY: Final = "verySecret/notToBeLogged+0123456789abcd"
 _HEAD_END = b"\r\n\r\n"
@@ -82,7 +83,7 @@ class Fault:
     """What happens to `count` requests that match, after the next `skip` of them.
 
     `status` is answered, with `code` in the body, instead of asking the server; 0 asks it and
-    loses the answer.
+    loses the answer, and `NO_ANSWER` lets the client wait.
     """
 
     status: int
@@ -125,19 +126,27 @@ class S3Proxy:
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             return  # the client has closed
+        except asyncio.CancelledError:
+            return  # by `close`, and asyncio reports a connection's cancellation as an error
         finally:
             del self._callers[task]
             writer.transport.abort()
 
     async def close(self) -> None:
         """End all connections."""
-        for writer in list(self._callers.values()):
+        for writer in self._callers.values():
             writer.transport.abort()
-        await asyncio.gather(*self._callers)
+        if self._callers:
+            await asyncio.wait(list(self._callers), timeout=0.1)
+        for caller in self._callers:
+            caller.cancel()
 
     async def _answer(self, method: str, target: str, head: bytes, body: bytes) -> bytes | None:
         self.requests.append(f"{method} {target}")
         fault = self._fault(method, target)
+        if fault is not None and fault.status == NO_ANSWER:
+            await asyncio.sleep(ANSWER_TIMEOUT_S)
+            return None
         if fault is not None and fault.status:
             text = f"<Error><Code>{fault.code}</Code><Message>{ACCESS_KEY}</Message></Error>"
             return (
