@@ -32,8 +32,6 @@ from holdover.runtime.objects import ObjectVersion, VersionedObject
 T = TypeVar("T")
 
 _LIST_CHUNK: Final = 1000
-# What a read of a whole object, whose size nobody has asked for, is given time for.
-_UNKNOWN_BYTES: Final = 16 * 1024 * 1024
 #: Answers that may be others a moment later, beside all of 500 and more.
 _TRANSIENT: Final = (408, 409, 425, 429)
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -99,9 +97,14 @@ class Bucket:
         """The whole object. Raises FileNotFoundError."""
 
         async def ask() -> bytes:
-            return bytes(await (await obstore.get_async(self._store, key)).bytes_async())
+            async with asyncio.timeout(self._policy.attempt_s):
+                result = await obstore.get_async(self._store, key)
+            # Now its size is known.
+            transfer_s = result.meta["size"] / self._policy.bytes_per_s
+            async with asyncio.timeout(self._policy.attempt_s + transfer_s):
+                return bytes(await result.bytes_async())
 
-        return await self._call("read", key, ask, self._policy.read_s, _UNKNOWN_BYTES)
+        return await self._call("read", key, ask, self._policy.read_s, has_own_limits=True)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         """Bytes of an object that has so many. Raises FileNotFoundError."""
@@ -240,7 +243,7 @@ class Bucket:
         except FileNotFoundError as error:  # there is nothing that could be missing but the bucket
             raise self._refused("write", key, "the bucket does not exist") from error
 
-    # One operation
+    # One operation: `ask` makes one request, `has_own_limits` if it limits its time itself.
 
     async def _call(
         self,
@@ -251,6 +254,7 @@ class Bucket:
         size_bytes: int = 0,
         *,
         fenced: bool = False,
+        has_own_limits: bool = False,
     ) -> T:
         policy = self._policy
         transfer_s = size_bytes / policy.bytes_per_s
@@ -261,8 +265,9 @@ class Bucket:
             if fenced:
                 self._check_fences(what, key)
             left_s = deadline_s - self._clock.monotonic_s()
+            limit_s = None if has_own_limits else min(policy.attempt_s + transfer_s, left_s)
             try:
-                async with asyncio.timeout(min(policy.attempt_s + transfer_s, left_s)):
+                async with asyncio.timeout(limit_s):
                     return await ask()
             except (TimeoutError, exceptions.BaseError, FileNotFoundError) as error:
                 reason = self._transient_reason(what, key, error)
