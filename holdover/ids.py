@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from holdover.errors import InvalidId
@@ -19,6 +20,8 @@ VERTEX_ID = re.compile(r"[a-z0-9]{1,32}")
 RESOURCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 #: Largest number that the proto field behind `subtask`, `attempt` and `output` holds.
 _INT32_MAX = 2**31 - 1
+#: Names that were found good and are not looked at again: messages name the same few all the time.
+_GOOD_NAMES_KEPT_MAX = 1_024
 
 
 def _validated(field: str, value: str, pattern: re.Pattern[str]) -> str:
@@ -27,11 +30,13 @@ def _validated(field: str, value: str, pattern: re.Pattern[str]) -> str:
     return value
 
 
+@lru_cache(_GOOD_NAMES_KEPT_MAX)
 def job_id(value: str) -> str:
     """`value`, when it can name a job; raises InvalidId."""
     return _validated("job id", value, JOB_ID)
 
 
+@lru_cache(_GOOD_NAMES_KEPT_MAX)
 def vertex_id(value: str) -> str:
     """`value`, when it can name a vertex of a job; raises InvalidId."""
     return _validated("vertex id", value, VERTEX_ID)
@@ -66,20 +71,14 @@ class AttemptKey:
     @classmethod
     def from_proto(cls, attempt: ExecutionAttempt) -> AttemptKey:
         """The key in a message from outside; raises InvalidId naming the wrong field."""
-        for field, number in (
-            ("subtask", attempt.subtask),
-            ("attempt", attempt.attempt),
-            ("leader epoch", attempt.leader_epoch),
-        ):
-            if number < 0:
-                raise InvalidId(field, str(number), "[0-9]+")
-        return cls(
-            job_id(attempt.job_id),
-            vertex_id(attempt.vertex_id),
-            attempt.subtask,
-            attempt.attempt,
-            attempt.leader_epoch,
-        )
+        subtask, number, epoch = attempt.subtask, attempt.attempt, attempt.leader_epoch
+        if subtask < 0:
+            raise InvalidId("subtask", str(subtask), "[0-9]+")
+        if number < 0:
+            raise InvalidId("attempt", str(number), "[0-9]+")
+        if epoch < 0:
+            raise InvalidId("leader epoch", str(epoch), "[0-9]+")
+        return cls(job_id(attempt.job_id), vertex_id(attempt.vertex_id), subtask, number, epoch)
 
     def to_proto(self) -> ExecutionAttempt:
         """The key as a message."""

@@ -228,18 +228,23 @@ class AttemptRuns:
     async def _hear(self, run: AttemptRun, process: TaskProcess) -> RunEnd | None:
         """Listen to the process until the attempt ends, and bring it the splits that it wants
         meanwhile; None when the process is gone. Raises `TaskProcessGone`, `CallFailed`."""
-        hearing = asyncio.ensure_future(process.receive())
+        hearing: asyncio.Task[bytes | None] | None = None
         asking: asyncio.Task[RequestSplitResponse] | None = None
         try:
             while True:
-                waiting = [hearing] if asking is None else [hearing, asking]
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                if asking is not None and asking.done():
-                    await self._pass_on(run, process, asking.result())
-                    asking = None
-                if not hearing.done():
-                    continue
-                message = hearing.result()
+                if asking is None:
+                    # Nothing to wait for beside it: most attempts never need a task for this.
+                    message = await (process.receive() if hearing is None else hearing)
+                else:
+                    hearing = hearing or asyncio.ensure_future(process.receive())
+                    await asyncio.wait([hearing, asking], return_when=asyncio.FIRST_COMPLETED)
+                    if asking.done():
+                        await self._pass_on(run, process, asking.result())
+                        asking = None
+                    if not hearing.done():
+                        continue
+                    message = hearing.result()
+                hearing = None
                 if message is None:
                     return None
                 event = TaskEvent.FromString(message)
@@ -250,12 +255,12 @@ class AttemptRuns:
                 if event.HasField("split_wanted") and asking is None:
                     request = self._splits.request_split(run.key, event.split_wanted.received)
                     asking = asyncio.ensure_future(request)
-                hearing = asyncio.ensure_future(process.receive())
         finally:
-            left = [hearing] if asking is None else [hearing, asking]
+            left = [task for task in (hearing, asking) if task is not None]
             for task in left:
                 task.cancel()
-            await asyncio.wait(left)
+            if left:
+                await asyncio.wait(left)
 
     async def _pass_on(
         self, run: AttemptRun, process: TaskProcess, response: RequestSplitResponse

@@ -43,6 +43,11 @@ class ExecutorCalls(Protocol):
         """The highest epoch seen so far."""
         ...
 
+    @property
+    def leaving(self) -> bool:
+        """Whether it is about to end: nothing can be ordered any more."""
+        ...
+
     def admit(self, epoch: int) -> None:
         """Raises `EpochOver` for a leader whose time is over."""
         ...
@@ -132,6 +137,9 @@ class TaskExecutorService(TaskExecutorServicer):
         )
 
     async def _admit(self, epoch: int, context: Context) -> None:
+        if self._calls.leaving:
+            text = "this TaskManager leaves the cluster"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
         try:
             self._calls.admit(epoch)
         except EpochOver as over:

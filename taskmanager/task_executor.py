@@ -95,6 +95,8 @@ class TaskExecutor:
         self._jobs: dict[str, JobLeaderConnection] = {}
         self._releases: dict[str, asyncio.Event] = {}
         self._reports = ReportQueue(REPORTS_MAX)
+        #: Whether it is about to end.
+        self.leaving = False
         self._ended: dict[AttemptKey, None] = {}
         self._offered_as_running: dict[AttemptKey, None] = {}
         self._deadlines_changed = asyncio.Event()
@@ -162,7 +164,8 @@ class TaskExecutor:
         run("registration timeout", self._watch_deadlines)
 
     async def leave(self, reason: str, timeout_s: float) -> None:
-        """Tell the leader that this TaskManager goes."""
+        """Tell the leader that this TaskManager goes. From now on it takes no orders."""
+        self.leaving = True
         await self._supervisor.cancel("connection")
         await self.connection.unregister(reason, timeout_s)
 

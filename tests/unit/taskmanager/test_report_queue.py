@@ -18,7 +18,7 @@ def finished(key: AttemptKey) -> ExecutionReport:
 
 
 def failed(key: AttemptKey) -> ExecutionReport:
-    report = end_report(key, None, Failure(message="boom"))
+    report = end_report(key, None, Failure(message="boom"), offered_as_running=False)
     assert report is not None
     return report
 

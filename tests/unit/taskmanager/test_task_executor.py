@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -171,6 +173,21 @@ async def test_an_orderly_end_unregisters_and_leaves_no_file(world: World) -> No
     world.taskmanagers.remove(taskmanager)
     assert world.jm.unregistered == ["tm-1"]
     assert not (world.root / "tmp" / "tm-1").exists()
+
+
+async def test_a_taskmanager_that_leaves_takes_no_orders(world: World) -> None:
+    """They come until the leader has heard that it goes, or when the leader does not hear it."""
+    taskmanager = await world.start()
+    await world.registered()
+    await world.run(attempt("waits"))
+    assert taskmanager.executor is not None
+    await taskmanager.executor.leave("test", timeout_s=5)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await world.jm.executor().CancelTasks(
+            CancelTasksRequest(leader_epoch=1, attempts=[attempt("waits").to_proto()]), timeout=5
+        )
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert refused.value.details() == "this TaskManager leaves the cluster"
 
 
 async def test_a_resource_id_in_use_is_refused_naming_it(world: World) -> None:
