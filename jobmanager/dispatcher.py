@@ -170,7 +170,8 @@ class Dispatcher:
     async def _submit(self, graph: job_pb2.JobGraph) -> bool:
         digest = graph_digest(graph)
         # First of all: the output of a job that is known is no reason to refuse it.
-        if await self._store.is_stored(graph.job_id, digest):
+        stored = await self._store.is_stored(graph.job_id, digest)
+        if stored and not self._is_overlooked(graph.job_id):
             return True
         submitted = self._with_job_options(graph)
         await self._check_files(submitted)
@@ -181,7 +182,7 @@ class Dispatcher:
             leader_epoch=self._services.epoch,
             digest=digest,
         )
-        if not fresh:
+        if not fresh and not stored:
             return True
         if self._suspended:
             raise LeaderEnds("the leader changes; submit again")
@@ -196,6 +197,14 @@ class Dispatcher:
         )
         _log.info("job submitted", job=graph.job_id, name=graph.name)
         return False
+
+    def _is_overlooked(self, job_id: str) -> bool:
+        """Whether a stored job was not there yet when this leader took office.
+
+        The leader before has sent it to an object store at the very end of its lease, and has
+        acknowledged nothing.
+        """
+        return self.ready.is_set() and not self.knows(job_id) and job_id not in self._ending
 
     def _with_job_options(self, graph: job_pb2.JobGraph) -> job_pb2.JobGraph:
         """The graph with every job-level option spelled out: it keeps its plan under any later

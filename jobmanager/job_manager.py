@@ -13,7 +13,7 @@ from holdover import config as options
 from holdover.config import Configuration
 from holdover.coordination.file_leader import cluster_directory
 from holdover.coordination.leader import LeaderElection, LeaderService
-from holdover.runtime import Runtime, Server
+from holdover.runtime import ObjectStoreUnavailable, Runtime, Server
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
 from holdover.v1 import (
@@ -146,7 +146,16 @@ class JobManager:
         if self._stopping.is_set():
             return
         supervisor = Supervisor(f"leadership {leadership.epoch}", self._on_fatal)
-        services = await self._take_office(state, leadership.epoch, supervisor)
+        try:
+            services = await self._take_office(state, leadership.epoch, supervisor)
+        except ObjectStoreUnavailable as error:
+            _log.error(
+                "cannot lead just now, campaigning again", epoch=leadership.epoch, error=error
+            )
+            state.services = None
+            await supervisor.close()
+            await self._election.step_down()
+            return
         try:
             lost = asyncio.ensure_future(self._leadership_over(state))
             await self._first_of(lost)

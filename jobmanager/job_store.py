@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, Message
 
 from holdover import ids
 from holdover.errors import HoldoverError, InvalidId, JobAlreadyExists, StorageError
-from holdover.runtime import Disk
+from holdover.runtime import Disk, ObjectStoreUnavailable
 from holdover.runtime.log import Log
 from holdover.v1.archive_pb2 import (
     ArchivedJob,
@@ -116,7 +116,8 @@ class JobStore:
     async def open(self) -> None:
         """Make the directories and prove that they can be written.
 
-        Raises `StorageError` naming the directory that cannot.
+        Raises `StorageError` naming the directory that cannot; `ObjectStoreUnavailable` where that
+        may pass.
         """
         for directory in (self._root, f"{self._root}/jobs", f"{self._root}/archive"):
             probe = f"{directory}/.writable"
@@ -125,6 +126,8 @@ class JobStore:
                 await self._disk.publish(probe, b"")
                 await self._disk.remove(probe)
                 await self._remove_temporary_files(directory)
+            except ObjectStoreUnavailable:
+                raise
             except OSError as error:
                 raise StorageError(
                     directory,

@@ -27,8 +27,12 @@ from holdover.cli.local_processes import (
     start_process,
 )
 from holdover.client import Client, LeaderLookup, LeaderObserver
-from holdover.config import HIGH_AVAILABILITY_CLUSTER_ID, Configuration
-from holdover.coordination.file_leader import FileLeaderRetrieval
+from holdover.config import (
+    HIGH_AVAILABILITY_CLUSTER_ID,
+    HIGH_AVAILABILITY_LEASE_DURATION,
+    Configuration,
+)
+from holdover.coordination.file_leader import leader_service_in
 from holdover.errors import ClusterError, HoldoverError
 from holdover.runtime import ExitStatus, Runtime
 from holdover.runtime.real import real_runtime
@@ -119,9 +123,14 @@ class LocalCluster:
         return self._address
 
     @property
+    def storage(self) -> str:
+        """Path or URL where jobs and their events are kept (`high-availability.storageDir`)."""
+        return self.options.get("high-availability.storageDir", str(self.directory / "storage"))
+
+    @property
     def storage_directory(self) -> Path:
-        """Where jobs and their events are kept (`high-availability.storageDir`)."""
-        return Path(self.options.get("high-availability.storageDir", self.directory / "storage"))
+        """`storage`, where that is on this machine."""
+        return Path(self.storage)
 
     def taskmanager_name(self, index: int) -> str:
         """Resource id of a TaskManager, and the name of its log."""
@@ -165,7 +174,7 @@ class LocalCluster:
         cluster_id = self.options.get(
             HIGH_AVAILABILITY_CLUSTER_ID.key, HIGH_AVAILABILITY_CLUSTER_ID.default
         )
-        return leader_lookup(self._runtime, self.storage_directory, cluster_id)
+        return leader_lookup(self._runtime, self.storage, cluster_id)
 
     async def start(self, timeout_s: float = 30.0) -> None:
         """Start all processes and wait until the leader is ready and all TaskManagers registered.
@@ -297,7 +306,7 @@ class LocalCluster:
         host, _, own_port = self._address.rpartition(":")
         options = {
             **self.options,
-            "high-availability.storageDir": str(self.storage_directory),
+            "high-availability.storageDir": self.storage,
             **places,
             "jobmanager.rpc.address": host,
             "jobmanager.rpc.port": port or own_port,
@@ -381,9 +390,11 @@ class LocalCluster:
         new.replace(self._record_path)
 
 
-def leader_lookup(runtime: Runtime, storage_directory: Path | str, cluster_id: str) -> LeaderLookup:
+def leader_lookup(runtime: Runtime, storage_directory: str, cluster_id: str) -> LeaderLookup:
     """Finds the leader by the record that it keeps in the cluster's storage directory."""
-    retrieval = FileLeaderRetrieval(runtime, f"{storage_directory}/{cluster_id}")
+    duration_s = Configuration.of({}).get(HIGH_AVAILABILITY_LEASE_DURATION)
+    service = leader_service_in(runtime, f"{storage_directory}/{cluster_id}", duration_s)
+    retrieval = service.retrieval()
 
     async def lookup() -> str | None:
         try:

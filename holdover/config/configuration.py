@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +20,8 @@ V = TypeVar("V")
 #: Environment variables with our prefix that are no options.
 RESERVED_ENVIRONMENT = ("HOLDOVER_HOME", "HOLDOVER_CONFIG", "HOLDOVER_CACHE")
 _PREFIX = "HOLDOVER_"
+# A user and password in a URL, which no option has a place for, are not repeated to anybody.
+_USER = re.compile(r"://[^/@\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +157,9 @@ def parse_value(option: Option[V], setting: Setting) -> V:
     try:
         return option.type.parse(setting.text)
     except ValueError:
+        shown = _USER.sub("://...@", str(setting))
         raise ConfigurationError(
-            f"{option.key} is {setting}, but must be {option.type.allowed}",
+            f"{option.key} is {shown}, but must be {option.type.allowed}",
             key=option.key,
         ) from None
 

@@ -18,6 +18,7 @@ from holdover.config.values import (
     Option,
     Relation,
     Size,
+    StoragePath,
     Text,
 )
 from holdover.ids import RESOURCE_ID
@@ -184,13 +185,22 @@ HIGH_AVAILABILITY_TYPE = Option(
     "high-availability.type",
     Choice(("file",)),
     "file",
-    "How a leader is elected: file locks a file under high-availability.storageDir.",
+    "How a leader is elected: file locks a file under high-availability.storageDir, or holds a"
+    " lease there if that is in an object store.",
 )
 HIGH_AVAILABILITY_STORAGE_DIR = Option(
     "high-availability.storageDir",
-    DirectoryPath(),
+    StoragePath(),
     "{home}/storage",
-    "Where leadership, job graphs, job events and summaries are stored.",
+    "Where leadership, job graphs, job events and summaries are stored. Credentials of an object"
+    " store come from its standard environment variables and files.",
+)
+HIGH_AVAILABILITY_LEASE_DURATION = Option(
+    "high-availability.lease-duration",
+    Duration(1.0, 3_600.0),
+    "15 s",
+    "In an object store: how long a leader that is not heard of stays in office. It resigns by"
+    " itself after 70 % of that.",
 )
 HIGH_AVAILABILITY_CLUSTER_ID = Option(
     "high-availability.cluster-id",

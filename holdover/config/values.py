@@ -13,6 +13,10 @@ from typing import Generic, Protocol, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
 
+# No user, password, port or query: what has no place there cannot get into a log.
+_OBJECT_URL = re.compile(
+    r"(s3|gs|az|memory)://[A-Za-z0-9][A-Za-z0-9._-]{0,254}(/[A-Za-z0-9._=-]{1,255}){0,32}"
+)
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", re.ASCII)
 #: Milliseconds in each unit of time.
 _DURATION_UNITS: dict[str, int] = {
@@ -253,6 +257,27 @@ class DirectoryPath:
         if not path.startswith("/") or "\0" in path:
             raise ValueError(text)
         return posixpath.normpath(path)
+
+
+@dataclass(frozen=True, slots=True)
+class StoragePath:
+    """A directory as in `DirectoryPath`, or one in an object store."""
+
+    @property
+    def name(self) -> str:
+        return "path or URL"
+
+    @property
+    def allowed(self) -> str:
+        return f"{DirectoryPath().allowed}, or s3://, gs://, az:// or memory://BUCKET/PREFIX"
+
+    def parse(self, text: str) -> str:
+        if "://" not in text:
+            return DirectoryPath().parse(text)
+        url = text.rstrip("/")
+        if _OBJECT_URL.fullmatch(url) is None or {".", ".."} & set(url.split("/")):
+            raise ValueError(text)
+        return url
 
 
 V = TypeVar("V")

@@ -10,18 +10,30 @@ This module imports neither grpc nor pyarrow: task processes import it too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdover.runtime.clock import Clock, Randomness
 from holdover.runtime.disk import AppendFile, Disk, Entry, FileLock, FileStat
 from holdover.runtime.errors import (
     AddressInUse,
     AddressUnavailable,
+    ObjectConflict,
+    ObjectStoreError,
+    ObjectStoreFenced,
+    ObjectStoreRefused,
+    ObjectStoreUnavailable,
     StorageNotWritable,
     TaskProcessesUnavailable,
     TaskProcessGone,
 )
 from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX, Network, Server
+from holdover.runtime.objects import (
+    NoObjects,
+    ObjectVersion,
+    VersionedObject,
+    VersionedObjects,
+    is_object_url,
+)
 from holdover.runtime.partitions import PartitionLookup, PartitionServer, PartitionServers
 from holdover.runtime.processes import (
     TASK_MESSAGE_BYTES_MAX,
@@ -43,6 +55,7 @@ class Runtime:
     disk: Disk
     task_processes: TaskProcesses
     partition_servers: PartitionServers
+    objects: VersionedObjects = field(default_factory=NoObjects)
 
 
 __all__ = [
@@ -58,6 +71,13 @@ __all__ = [
     "FileLock",
     "FileStat",
     "Network",
+    "NoObjects",
+    "ObjectConflict",
+    "ObjectStoreError",
+    "ObjectStoreFenced",
+    "ObjectStoreRefused",
+    "ObjectStoreUnavailable",
+    "ObjectVersion",
     "PartitionLookup",
     "PartitionServer",
     "PartitionServers",
@@ -71,4 +91,7 @@ __all__ = [
     "TaskProcessSpec",
     "TaskProcesses",
     "TaskProcessesUnavailable",
+    "VersionedObject",
+    "VersionedObjects",
+    "is_object_url",
 ]

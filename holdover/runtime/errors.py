@@ -4,6 +4,11 @@ OSError
 |-- AddressInUse               another process has the port
 |-- AddressUnavailable         the host cannot be bound
 |-- StorageNotWritable         a directory the process needs cannot be written
+|-- ObjectStoreError           an object store does not do what it was asked
+|   |-- ObjectStoreUnavailable   it may later: throttled, failing, or out of reach
+|   |-- ObjectStoreRefused       it will not, unless somebody changes something
+|   |-- ObjectConflict           somebody else has changed the object before
+|   `-- ObjectStoreFenced        this process may not write there any more; nothing was sent
 |-- TaskProcessesUnavailable   no task process can be started
 `-- TaskProcessGone            a message for a process that has ended
 """
@@ -44,6 +49,38 @@ class StorageNotWritable(OSError):
             " check that it exists, its owner and its file system",
         )
         self.path = path
+
+
+class ObjectStoreError(OSError):
+    """An object store does not do what it was asked; the text names bucket, key and reason."""
+
+    number = errno.EIO
+
+    def __init__(self, url: str, text: str) -> None:
+        super().__init__(self.number, text, url)
+        self.url = url
+
+
+class ObjectStoreUnavailable(ObjectStoreError):
+    """It was asked several times, and may do it later."""
+
+
+class ObjectStoreRefused(ObjectStoreError):
+    """Asking again is no use: no permission, no bucket, or a request it does not know."""
+
+    number = errno.EACCES
+
+
+class ObjectConflict(ObjectStoreError):
+    """The object is not what the caller knows of it, so it was left as it is."""
+
+    number = errno.EEXIST
+
+
+class ObjectStoreFenced(ObjectStoreError):
+    """This process may not write there any more."""
+
+    number = errno.ESTALE
 
 
 class TaskProcessesUnavailable(OSError):

@@ -11,6 +11,7 @@ from holdover.runtime import PartitionLookup, PartitionServer, PartitionServers,
 from holdover.runtime.real_disk import LocalDisk
 from holdover.runtime.real_network import TcpNetwork
 from holdover.runtime.real_processes import ForkedTaskProcesses
+from holdover.runtime.storage_disk import ObjectStorage, StorageDisk
 
 
 def real_runtime(*, partition_servers: PartitionServers | None = None) -> Runtime:
@@ -18,13 +19,16 @@ def real_runtime(*, partition_servers: PartitionServers | None = None) -> Runtim
 
     `partition_servers` is given by processes that serve partitions.
     """
+    clock, randomness = SystemClock(), SystemRandomness()
+    objects = ObjectStorage(clock, randomness)
     return Runtime(
-        clock=SystemClock(),
-        randomness=SystemRandomness(),
+        clock=clock,
+        randomness=randomness,
         network=TcpNetwork(),
-        disk=LocalDisk(),
+        disk=StorageDisk(LocalDisk(), objects),
         task_processes=ForkedTaskProcesses(),
         partition_servers=partition_servers or NoPartitionServers(),
+        objects=objects,
     )
 
 

@@ -17,7 +17,8 @@ A module that has no simulated counterpart yet stays in the real world with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -29,10 +30,12 @@ from holdover.runtime.real import real_runtime
 from simulator.world.process import CURRENT
 from simulator.world.storage import SimulatedStorage
 from simulator.world.world import World
+from tests.doubles.s3_server import S3Proxy, environment, make_bucket, moto_server, s3_proxy
 
 #: Names of the fixtures that exist in both worlds.
 IN_BOTH_WORLDS = ("runtime_arm", "disk_arm")
 
+_NUMBERS = itertools.count()
 _WORLDS: WeakKeyDictionary[asyncio.AbstractEventLoop, World] = WeakKeyDictionary()
 
 
@@ -90,3 +93,36 @@ async def disk_arm(
         arm = DiskArm(runtime_arm.disk, "/shared/disk")
     await arm.disk.make_directories(arm.root)
     return arm
+
+
+@pytest.fixture(scope="session")
+def s3_server_port() -> Iterator[int]:
+    """A running server."""
+    with moto_server() as port:
+        yield port
+
+
+@pytest.fixture
+async def s3(s3_server_port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[S3Proxy]:
+    """The proxy before it, which this process is told of by the standard variables."""
+    async with s3_proxy(s3_server_port) as proxy:
+        for name, value in environment(proxy.endpoint).items():
+            monkeypatch.setenv(name, value)
+        yield proxy
+
+
+@pytest.fixture
+def s3_root(s3: S3Proxy, s3_server_port: int) -> str:
+    """An empty directory in a bucket of its own."""
+    bucket = f"bucket-{next(_NUMBERS)}"
+    make_bucket(s3_server_port, bucket)
+    return f"s3://{bucket}/some/prefix"
+
+
+@pytest.fixture(params=["memory", "s3"])
+def object_root(request: pytest.FixtureRequest) -> str:
+    """An empty directory in an object store."""
+    if request.param == "memory":
+        return f"memory://bucket-{next(_NUMBERS)}/some/prefix"
+    root: str = request.getfixturevalue("s3_root")
+    return root

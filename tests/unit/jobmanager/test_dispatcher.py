@@ -13,7 +13,7 @@ import pytest
 from holdover.errors import JobAlreadyExists, JobGraphError, JobNotFound
 from holdover.v1 import common_pb2, job_pb2
 from jobmanager.dispatcher import JobEndedAlready, LeaderEnds, TooLateToCancel
-from jobmanager.job_store import JobAlreadyEnded
+from jobmanager.job_store import JobAlreadyEnded, JobStore
 from jobmanager.scheduler import signals as sig
 from simulator.world.storage import SimulatedStorage, Unsynced
 from tests.unit.jobmanager.leader_lives import (
@@ -92,6 +92,18 @@ def test_a_job_runs_each_subtask_once_and_is_over_for_good() -> None:
     assert len(taskmanager.ran) == SUBTASKS
     assert taskmanager.held == {}
     assert live(taskmanager, 2, in_office(is_finished_for_good, is_complete))
+    assert len(taskmanager.ran) == SUBTASKS
+
+
+def test_a_job_that_the_leader_before_stored_too_late_runs_when_it_is_submitted_again() -> None:
+    """That leader acknowledged nothing, and the present one has not found it."""
+
+    async def late(leader: Leader) -> None:
+        other = JobStore(leader.disk, ROOT)
+        assert await other.store(three_sinks(), submitted_wall_ms=1, leader_epoch=1)
+
+    taskmanager = InstantTaskManager(SimulatedStorage())
+    assert live(taskmanager, 2, in_office(late, submit, to_the_end, is_complete))
     assert len(taskmanager.ran) == SUBTASKS
 
 
