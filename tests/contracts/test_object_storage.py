@@ -19,7 +19,8 @@ from holdover.v1.events_pb2 import JobEvent
 from jobmanager.event_store.errors import LogDamaged
 from jobmanager.event_store.reader import replay
 from jobmanager.event_store.segments import list_segments, set_aside
-from jobmanager.event_store.writer import EventWriterSettings, JobEventWriter
+from jobmanager.event_store.settings import EventWriterSettings
+from jobmanager.event_store.writer import JobEventWriter
 from jobmanager.job_store import JobStore
 from tests.doubles.s3_server import ACCESS_KEY, NO_ANSWER, SECRET_KEY, Fault, S3Proxy
 from tests.unit.jobgraph_builders import valid
