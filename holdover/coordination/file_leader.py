@@ -25,6 +25,7 @@ from holdover.coordination.leader import (
     LeaderService,
     Leadership,
     LeaderStateDamaged,
+    polled_changes,
 )
 from holdover.coordination.object_leader import ObjectLeaderService
 from holdover.runtime import (
@@ -149,23 +150,11 @@ class FileLeaderRetrieval:
         """See `LeaderRetrieval.current`."""
         return await self._files.record()
 
-    async def changes(self) -> AsyncIterator[LeaderRecord]:
+    def changes(self) -> AsyncIterator[LeaderRecord]:
         """See `LeaderRetrieval.changes`."""
-        epoch = 0
-        failing = False
-        while True:
-            try:
-                record = await self._files.record()
-                failing = False
-            except OSError as error:
-                record = None
-                if not failing:
-                    _log.warning("cannot read the leader record, will retry", error=error)
-                failing = True
-            if record is not None and record.epoch > epoch:
-                epoch = record.epoch
-                yield record
-            await asyncio.sleep(_poll_delay_s(self._randomness, self._poll_interval_s))
+        return polled_changes(
+            self.current, lambda: _poll_delay_s(self._randomness, self._poll_interval_s)
+        )
 
 
 class FileLeaderService:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+from holdover.runtime.log import Log
+
+_log = Log(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +91,25 @@ class LeaderService(Protocol):
     def retrieval(self) -> LeaderRetrieval:
         """The way to find the leader; of one leader service all are alike."""
         ...
+
+
+async def polled_changes(
+    current: Callable[[], Awaitable[LeaderRecord | None]], delay_s: Callable[[], float]
+) -> AsyncIterator[LeaderRecord]:
+    """`LeaderRetrieval.changes` where nobody tells: `current` is asked again after each
+    `delay_s()`. Errors are logged, the first of a row, and retried."""
+    epoch = 0
+    failing = False
+    while True:
+        try:
+            record = await current()
+            failing = False
+        except OSError as error:
+            record = None
+            if not failing:
+                _log.warning("cannot read the leader record, will retry", error=error)
+            failing = True
+        if record is not None and record.epoch > epoch:
+            epoch = record.epoch
+            yield record
+        await asyncio.sleep(delay_s())

@@ -21,7 +21,12 @@ import posixpath
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-from holdover.coordination.leader import LeaderRecord, Leadership, LeaderStateDamaged
+from holdover.coordination.leader import (
+    LeaderRecord,
+    Leadership,
+    LeaderStateDamaged,
+    polled_changes,
+)
 from holdover.runtime import (
     ObjectConflict,
     ObjectStoreUnavailable,
@@ -247,23 +252,9 @@ class ObjectLeaderRetrieval:
         found = await self._leases.read()
         return None if found is None else LeaderRecord(found[0].epoch, found[0].address)
 
-    async def changes(self) -> AsyncIterator[LeaderRecord]:
+    def changes(self) -> AsyncIterator[LeaderRecord]:
         """See `LeaderRetrieval.changes`."""
-        epoch = 0
-        failing = False
-        while True:
-            try:
-                record = await self.current()
-                failing = False
-            except OSError as error:
-                record = None
-                if not failing:
-                    _log.warning("cannot read the leader record, will retry", error=error)
-                failing = True
-            if record is not None and record.epoch > epoch:
-                epoch = record.epoch
-                yield record
-            await asyncio.sleep(_poll_delay_s(self._runtime, self._duration_s))
+        return polled_changes(self.current, lambda: _poll_delay_s(self._runtime, self._duration_s))
 
 
 class ObjectLeaderService:
