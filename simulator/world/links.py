@@ -150,7 +150,7 @@ class Links:
         loss: float = 0.0,
     ) -> int:
         """Multiply the time that messages of these hosts take, add to it, lose packets, both ways;
-        returns what `heal` takes. What befalls a host twice adds up."""
+        returns what `heal` takes. Of what slows a host twice the slower counts; the rest adds up."""
         token = next(self._tokens)
         names = frozenset(host.name for host in hosts)
         self._weaknesses[token] = Weakness(names, slowness, extra_latency_s, loss)
@@ -190,7 +190,7 @@ class Links:
         port.slowness, port.extra_latency_s, kept = 1.0, 0.0, 1.0 - self.settings.loss
         for weakness in self._weaknesses.values():
             if port.host.name in weakness.hosts:
-                port.slowness *= weakness.slowness
+                port.slowness = max(port.slowness, weakness.slowness)
                 port.extra_latency_s += weakness.extra_latency_s
                 kept *= 1.0 - weakness.loss
         port.loss = 1.0 - kept

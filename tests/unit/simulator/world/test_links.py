@@ -58,6 +58,16 @@ def test_a_small_message_does_not_wait_behind_a_large_one() -> None:
     assert arrival_s(way, A, B, 1024) < 0.01
 
 
+def test_a_host_that_is_slow_twice_is_as_slow_as_the_slower_says() -> None:
+    """Four faults of factor 50 would hold a message up for half an hour, and all behind it."""
+    way = links()
+    way.weaken([B], slowness=10.0)
+    slower = way.weaken([B], slowness=50.0)
+    assert way.port(B).slowness == 50.0
+    way.heal(slower)
+    assert way.port(B).slowness == 10.0
+
+
 def test_a_slow_host_multiplies_time_and_adds_to_it_until_it_is_healed() -> None:
     way = links()
     slow = way.weaken([B], slowness=10.0, extra_latency_s=1.0)
