@@ -14,6 +14,7 @@ from holdover.v1.events_pb2 import (
     SnapshotEnd,
 )
 from jobmanager.event_store import (
+    EventStoreMode,
     EventStoreStatus,
     EventWriterSettings,
     JobEventWriter,
@@ -24,6 +25,18 @@ from jobmanager.event_store.records import SegmentHeader, SegmentId, encode_fram
 
 DIRECTORY = "/log/events"
 JOB_ID = "job-1"
+# Nothing is flushed but on demand, and errors are retried at once.
+PATIENT = EventWriterSettings(
+    flush_interval_s=3600, retry_delay_first_s=0.001, retry_delay_max_s=0.01
+)
+
+
+def is_active(status: EventStoreStatus) -> bool:
+    return status.mode is EventStoreMode.ACTIVE
+
+
+def is_degraded(status: EventStoreStatus) -> bool:
+    return status.mode is EventStoreMode.DEGRADED
 
 
 class LoopClock:

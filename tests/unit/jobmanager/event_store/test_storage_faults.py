@@ -12,9 +12,7 @@ import pytest
 from holdover.runtime.real_disk import LocalDisk
 from holdover.v1.events_pb2 import JobEventRecord
 from jobmanager.event_store import (
-    EventStoreMode,
     EventStoreStatus,
-    EventWriterSettings,
     JobEventWriter,
     replay,
 )
@@ -22,26 +20,16 @@ from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.event_store.event_logs import (
     DIRECTORY,
     JOB_ID,
+    PATIENT,
     Leader,
     LoopClock,
+    is_active,
+    is_degraded,
     number_of,
     numbered,
     numbers,
     replayed,
 )
-
-# Nothing is flushed but on demand, and errors are retried at once.
-PATIENT = EventWriterSettings(
-    flush_interval_s=3600, retry_delay_first_s=0.001, retry_delay_max_s=0.01
-)
-
-
-def is_active(status: EventStoreStatus) -> bool:
-    return status.mode is EventStoreMode.ACTIVE
-
-
-def is_degraded(status: EventStoreStatus) -> bool:
-    return status.mode is EventStoreMode.DEGRADED
 
 
 @pytest.mark.parametrize(

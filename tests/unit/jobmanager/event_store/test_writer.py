@@ -18,8 +18,6 @@ from holdover.v1.events_pb2 import JobEvent, JobEventRecord
 from holdover.v1.jobmanager_pb2 import RECOVERY_MODE_DEGRADED
 from jobmanager.event_store import (
     EventStoreDegraded,
-    EventStoreMode,
-    EventStoreStatus,
     EventTooLarge,
     EventWriterSettings,
     JobEventWriter,
@@ -29,8 +27,11 @@ from simulator.world.storage import PowerLoss, SimulatedStorage
 from tests.unit.jobmanager.event_store.event_logs import (
     DIRECTORY,
     JOB_ID,
+    PATIENT,
     Leader,
     LoopClock,
+    is_active,
+    is_degraded,
     next_leader,
     number_of,
     numbered,
@@ -39,19 +40,6 @@ from tests.unit.jobmanager.event_store.event_logs import (
     replayed,
     segment,
 )
-
-# Nothing is flushed but on demand, and errors are retried at once.
-PATIENT = EventWriterSettings(
-    flush_interval_s=3600, retry_delay_first_s=0.001, retry_delay_max_s=0.01
-)
-
-
-def is_active(status: EventStoreStatus) -> bool:
-    return status.mode is EventStoreMode.ACTIVE
-
-
-def is_degraded(status: EventStoreStatus) -> bool:
-    return status.mode is EventStoreMode.DEGRADED
 
 
 def count(disk: SimulatedStorage, operation: str) -> int:
