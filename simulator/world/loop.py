@@ -43,23 +43,22 @@ class NothingCanWake(Exception):
     """Every task waits, and no timer is set. The text lists who waits where."""
 
 
-def _next_number(loop: object) -> int:
-    assert isinstance(loop, VirtualLoop)
-    return next(loop.numbers)
+def _hash_by_number(future: VirtualTask | VirtualFuture) -> int:
+    """A number of its own, given when it is first asked for."""
+    try:
+        return future._number
+    except AttributeError:
+        loop = future.get_loop()
+        assert isinstance(loop, VirtualLoop)
+        future._number = next(loop.numbers)
+        return future._number
 
 
 class VirtualTask(asyncio.Task[Any]):
     """A task whose place in sets is the same in every run."""
 
     _number: int
-
-    def __hash__(self) -> int:
-        try:
-            return self._number
-        except AttributeError:
-            self._number = _next_number(self.get_loop())
-            return self._number
-
+    __hash__ = _hash_by_number
     __eq__ = object.__eq__
 
 
@@ -67,14 +66,7 @@ class VirtualFuture(asyncio.Future[Any]):
     """A future whose place in sets is the same in every run."""
 
     _number: int
-
-    def __hash__(self) -> int:
-        try:
-            return self._number
-        except AttributeError:
-            self._number = _next_number(self.get_loop())
-            return self._number
-
+    __hash__ = _hash_by_number
     __eq__ = object.__eq__
 
 
