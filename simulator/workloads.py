@@ -165,11 +165,6 @@ def _parallelism(job: JobSpec, name: str) -> int | None:
     return next(stage.parallelism for stage in job.stages if stage.name == name)
 
 
-def stage_vertices(graph: JobGraph) -> dict[str, str]:
-    """The vertex of each stage, by the stage's name (the first operator's, in a stored graph)."""
-    return {vertex.operators[0].name: vertex.vertex_id for vertex in graph.vertices}
-
-
 # ------------------------------------------------------------------ what the output must be
 
 

@@ -10,7 +10,7 @@ from holdover.api import Job
 from holdover.jobgraph.validation import validate
 from holdover.v1.job_pb2 import JobGraph, Workload
 from simulator.scenario import JobSpec
-from simulator.workloads import build_graph, expected_rows, other_work, stage_vertices
+from simulator.workloads import build_graph, expected_rows, other_work
 
 
 def job(*stages: dict[str, Any]) -> JobGraph:
@@ -31,7 +31,8 @@ def test_a_stage_is_a_vertex_and_the_last_one_ends_in_a_sink() -> None:
     graph = job(
         MAP, {"name": "reduce", "seconds": "lognormal(2 s, 0.5)", "failure_probability": 0.1}
     )
-    assert stage_vertices(graph) == {"map": "v0", "reduce": "v1"}
+    names = {vertex.operators[0].name: vertex.vertex_id for vertex in graph.vertices}
+    assert names == {"map": "v0", "reduce": "v1"}
     first, last = graph.vertices
     assert (first.parallelism, last.parallelism) == (3, 0)
     assert last.operators[0].workload.seconds_distribution.lognormal.median == 2
