@@ -150,7 +150,7 @@ class Links:
         loss: float = 0.0,
     ) -> int:
         """Multiply the time that messages of these hosts take, add to it, lose packets, both ways;
-        returns what `heal` takes. Of what slows a host twice the slower counts; the rest adds up."""
+        returns what `heal` takes. The slower of two that slow a host counts; the rest adds up."""
         token = next(self._tokens)
         names = frozenset(host.name for host in hosts)
         self._weaknesses[token] = Weakness(names, slowness, extra_latency_s, loss)
