@@ -12,6 +12,7 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
+from holdover.coordination.rpc_call import CallFailed
 from holdover.ids import AttemptKey, partition_name
 from holdover.runtime import (
     Disk,
@@ -37,9 +38,8 @@ from holdover.v1.taskmanager_pb2 import (
     TaskDeployment,
     TaskEvent,
 )
-from taskmanager.deletions import delete_partition
+from shuffle.deletions import delete_partition
 from taskmanager.job_graphs import CachedJobGraph, JobGraphs, JobGraphUnavailable
-from taskmanager.rpc_call import CallFailed
 from taskmanager.working_directory import WorkingDirectory
 
 #: A killed process that is still there after this time is left to the operating system.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import grpc
 import grpc.aio
 
+from holdover.coordination.jobmanager_connection import EpochOver
 from holdover.errors import InvalidId
 from holdover.ids import AttemptKey, job_id
 from holdover.v1.common_pb2 import ExecutionAttempt
@@ -26,7 +27,6 @@ from holdover.v1.taskmanager_pb2 import (
     TaskDeployment,
 )
 from holdover.v1.taskmanager_pb2_grpc import TaskExecutorServicer
-from taskmanager.jobmanager_connection import EpochOver
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]

@@ -11,12 +11,12 @@ from google.protobuf.message import DecodeError
 
 from holdover import config as options
 from holdover.config import Configuration
+from holdover.coordination.rpc_call import CallFailed
 from holdover.errors import ConfigurationError
 from holdover.runtime import Disk
 from holdover.runtime.log import Log
 from holdover.v1.common_pb2 import ConfigEntry
 from holdover.v1.job_pb2 import JobGraph
-from taskmanager.rpc_call import CallFailed
 
 _log = Log(__name__)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from holdover.coordination.jobmanager_connection import JobManagerConnection, Registration
+from holdover.coordination.rpc_call import CallFailed, answer
 from holdover.ids import AttemptKey
 from holdover.runtime.log import Log
 from holdover.v1.taskmanager_pb2 import (
@@ -17,9 +19,7 @@ from holdover.v1.taskmanager_pb2 import (
     RequestSplitRequest,
     RequestSplitResponse,
 )
-from taskmanager.jobmanager_connection import JobManagerConnection, Registration
 from taskmanager.report_queue import ReportQueue
-from taskmanager.rpc_call import CallFailed, answer
 
 if TYPE_CHECKING:
     from holdover.v1.taskmanager_pb2_grpc import ResourceManagerAsyncStub

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 
 from holdover import config as options
 from holdover.config import Configuration
+from holdover.coordination.job_leader import (
+    FailTasks,
+    JobLeaderAction,
+    JobLeaderConnection,
+    JobLeaderState,
+    ReleaseAll,
+)
+from holdover.coordination.jobmanager_connection import JobManagerConnection
 from holdover.coordination.leader import LeaderRetrieval
+from holdover.coordination.leader_finder import LeaderFinder
+from holdover.coordination.registration import Inventory, RegistrationAnswer
 from holdover.ids import AttemptKey
 from holdover.runtime import Runtime, TaskProcessPool
 from holdover.runtime.log import Log
@@ -24,22 +34,12 @@ from holdover.v1.taskmanager_pb2 import (
     RegisterHeader,
     TaskDeployment,
 )
+from shuffle.deletions import Deletions
 from shuffle.partition_store import PartitionStore
 from taskmanager.attempt_runs import AttemptRun, AttemptRuns, CancelReason, RunEnd
-from taskmanager.deletions import Deletions
 from taskmanager.execution_report import end_report, finished_report, running_report
 from taskmanager.job_graphs import JobGraphs
-from taskmanager.job_leader import (
-    FailTasks,
-    JobLeaderAction,
-    JobLeaderConnection,
-    JobLeaderState,
-    ReleaseAll,
-)
 from taskmanager.jobmanager_calls import JobManagerCalls
-from taskmanager.jobmanager_connection import JobManagerConnection
-from taskmanager.leader_finder import LeaderFinder
-from taskmanager.registration import Inventory, RegistrationAnswer
 from taskmanager.report_queue import ReportQueue
 from taskmanager.slot_table import SlotRefused, SlotTable
 from taskmanager.working_directory import WorkingDirectory

@@ -1,1 +1,1 @@
-"""Leader election and retrieval, epochs, failure detection."""
+"""Leader election and retrieval, epochs, failure detection, a worker's way to who leads."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from holdover.coordination.job_leader import JobLeaderConnection, JobLeaderState
+from holdover.coordination.jobmanager_connection import JobManagerConnection
 from holdover.ids import AttemptKey
 from holdover.runtime import Disk
 from holdover.v1 import common_pb2, events_pb2, job_pb2, taskmanager_pb2
@@ -37,6 +39,7 @@ from jobmanager.scheduler.reconciliation import WAIT_TIMER, Reconciliation
 from jobmanager.scheduler.returning_workers import ReturningWorkers
 from jobmanager.scheduler.vertices import Edge, ExecutionVertex
 from jobmanager.worker_connection import ReleaseOrder
+from shuffle.deletions import Deletions, delete_partition
 from simulator.invariants.bounds import QueuesAreBounded
 from simulator.invariants.deletions import NothingIsDeletedEarly
 from simulator.invariants.leadership import OneLeaderActs
@@ -47,10 +50,7 @@ from simulator.invariants.remains import NothingRemains
 from simulator.invariants.replays import CutLogRecovers, StateEqualsReplay
 from simulator.invariants.reruns import NoNeedlessRerun
 from simulator.invariants.view import Invariant
-from taskmanager.deletions import Deletions, delete_partition
 from taskmanager.job_graphs import JobGraphs
-from taskmanager.job_leader import JobLeaderConnection, JobLeaderState
-from taskmanager.jobmanager_connection import JobManagerConnection
 from taskmanager.report_queue import ReportQueue
 
 Patches = Callable[[], Sequence[Any]]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdover.config import Configuration
+from holdover.coordination.registration import Inventory, register
 from holdover.ids import AttemptKey
 from holdover.runtime import GRPC_MESSAGE_BYTES_MAX
 from holdover.runtime.real import SystemClock, real_runtime
@@ -29,7 +30,6 @@ from jobmanager.leader_state import LeadershipServices, LeaderState
 from jobmanager.resource_manager import ResourceManager, ResourceManagerOptions
 from jobmanager.scheduler.states import JobState
 from jobmanager.worker_service import Context, WorkerService
-from taskmanager.registration import Inventory, register
 from tests.unit.jobmanager.leader_lives import runtime_on
 from tests.unit.jobmanager.scheduler.job_graphs import HASH, connect, source, stage
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from holdover.coordination.registration import CHUNK_COUNT_MAX, Inventory, register
+from holdover.coordination.rpc_call import CallFailed
 from holdover.ids import AttemptKey
 from holdover.v1.common_pb2 import FinishedExecution, ResultPartition
 from holdover.v1.taskmanager_pb2 import RegisterHeader
 from holdover.v1.taskmanager_pb2_grpc import ResourceManagerStub
-from taskmanager.registration import CHUNK_COUNT_MAX, Inventory, register
-from taskmanager.rpc_call import CallFailed
 from tests.doubles.taskmanager_world import World, attempt
 
 HEADER = RegisterHeader(resource_id="tm-1", incarnation="i", slots=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskmanager.job_leader import (
+from holdover.coordination.job_leader import (
     FailTasks,
     JobLeaderAction,
     JobLeaderConnection,

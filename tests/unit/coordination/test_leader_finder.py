@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from holdover.coordination.leader import LeaderRecord
-from taskmanager.leader_finder import LeaderCandidate, LeaderFinder
+from holdover.coordination.leader_finder import LeaderCandidate, LeaderFinder
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The TaskManager's connection to whoever leads: find, register, stay, notice the loss.
+"""The worker's connection to whoever leads: find, register, stay, notice the loss.
 
 One supervised loop. Leaders are told apart by epoch, never by address (P26): whatever shows a newer
 epoch, a call, an answer or the leader record, ends the present connection and registers in full.
@@ -20,6 +20,9 @@ from holdover import config as options
 from holdover.config import Configuration
 from holdover.coordination.heartbeat import RpcFailureCounter
 from holdover.coordination.leader import LeaderRetrieval
+from holdover.coordination.leader_finder import LeaderCandidate, LeaderFinder
+from holdover.coordination.registration import Inventory, RegistrationAnswer, register
+from holdover.coordination.rpc_call import CallFailed, answer
 from holdover.runtime import Runtime
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
@@ -30,9 +33,6 @@ from holdover.v1.taskmanager_pb2 import (
     UnregisterRequest,
 )
 from holdover.v1.taskmanager_pb2_grpc import ResourceManagerStub
-from taskmanager.leader_finder import LeaderCandidate, LeaderFinder
-from taskmanager.registration import Inventory, RegistrationAnswer, register
-from taskmanager.rpc_call import CallFailed, answer
 
 if TYPE_CHECKING:
     from holdover.v1.taskmanager_pb2_grpc import ResourceManagerAsyncStub

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
+from holdover.coordination.rpc_call import CallFailed, answer
 from holdover.errors import InvalidId
 from holdover.ids import AttemptKey
 from holdover.v1.common_pb2 import FinishedExecution
@@ -18,7 +19,6 @@ from holdover.v1.taskmanager_pb2 import (
     RegisterHeader,
     RegisterRequest,
 )
-from taskmanager.rpc_call import CallFailed, answer
 
 if TYPE_CHECKING:
     from holdover.v1.taskmanager_pb2_grpc import ResourceManagerAsyncStub
