@@ -270,7 +270,10 @@ class Dispatcher:
 
     def _on_ended(self, archived: archive_pb2.ArchivedJob) -> None:
         job_id = archived.status.job_id
-        _log.info("job ended", job=job_id, state=common_pb2.JobState.Name(archived.status.state))
+        reason = archived.status.failure.message
+        details = {"reason": reason} if reason else {}
+        state = common_pb2.JobState.Name(archived.status.state)
+        _log.info("job ended", job=job_id, state=state, **details)
         master = self._masters.pop(job_id)
         self._ending[job_id] = master
         self._supervisor.start(f"clean up {job_id}", self._clean_up(master))
