@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from holdover.ids import AttemptKey
@@ -104,6 +106,11 @@ class ExecutionJobVertex:
         self.rows_in = 0
         self.rows_out = 0
         self.bytes_out = 0
+        #: Bytes of each subpartition over all FINISHED subtasks, for each output: kept up to date,
+        #: because to sum them up for a large vertex would hold up the event loop.
+        self.subpartition_bytes: list[list[int]] = [
+            [0] * output.subpartitions for output in vertex.outputs
+        ]
         #: Grows whenever a subtask leaves its output, or another output than before.
         self.output_version = 0
         #: Its partitions were released because every consumer had finished.
@@ -122,16 +129,26 @@ class ExecutionJobVertex:
 
     def add_output(self, execution: common_pb2.FinishedExecution) -> None:
         """A subtask has left this behind."""
-        self._sum(execution, 1)
+        self._sum(execution, 1, operator.add)
 
     def remove_output(self, execution: common_pb2.FinishedExecution) -> None:
         """What a subtask had left behind does not count any more."""
-        self._sum(execution, -1)
+        self._sum(execution, -1, operator.sub)
 
-    def _sum(self, execution: common_pb2.FinishedExecution, sign: int) -> None:
+    def _sum(
+        self,
+        execution: common_pb2.FinishedExecution,
+        sign: int,
+        count: Callable[[int, int], int],
+    ) -> None:
         self.rows_in += sign * execution.rows_in
         self.rows_out += sign * execution.rows_out
-        self.bytes_out += sign * sum(partition.data_bytes for partition in execution.partitions)
+        for partition in execution.partitions:
+            self.bytes_out += sign * partition.data_bytes
+            if 0 <= partition.output < len(self.subpartition_bytes):
+                sums = self.subpartition_bytes[partition.output]
+                counts = partition.subpartition_bytes
+                sums[: len(counts)] = map(count, sums, counts)
 
     @property
     def finished_count(self) -> int:
