@@ -68,6 +68,7 @@ bench: setup $(BENCH_LOCKED)
 # is told with the line that repeats it.
 soak: setup
 	$(BIN)/holdover simulate swarm --seeds 0..$$(($(SEEDS) - 1)) --jobs $$(nproc) $(ARGS)
+	$(BIN)/holdover simulate swarm-double --seeds 0..$$(($(SEEDS) - 1)) --jobs $$(nproc) $(ARGS)
 
 # The same seeds in other versions of Python must leave the same traces.
 determinism: setup
