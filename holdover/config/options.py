@@ -99,8 +99,17 @@ TASKMANAGER_RESOURCE_ID = Option(
         "empty, or at most 64 letters, digits, '.', '_' and '-' that begin with a letter or digit",
     ),
     "",
-    "Name of the TaskManager, by which it is known in listings, logs and recovery reports; empty"
-    " makes a new name at every start.",
+    "Name of the TaskManager, by which it is known in listings, logs and recovery reports, and"
+    " under which it finds its finished partitions after its own restart; empty makes a new name"
+    " at every start.",
+)
+TASKMANAGER_RETAINED_PARTITIONS_MAX_BYTES = Option(
+    "taskmanager.retained-partitions.max-bytes",
+    Size(0),
+    "0 b",
+    "Bytes of finished partitions above which a TaskManager asks the JobManager which of them no"
+    " unfinished subtask needs, and deletes those, the oldest first; what is needed stays,"
+    " however much it is. 0 is no bound.",
 )
 TASKMANAGER_REGISTRATION_TIMEOUT = Option(
     "taskmanager.registration.timeout",
