@@ -41,4 +41,6 @@ def _through_chain(vertex: JobVertex, level: int) -> int:
         if operator.HasField("key_sample") and level == job_pb2.DETERMINISM_UNORDERED:
             level = job_pb2.DETERMINISM_INDETERMINATE  # it takes rows by their position
         level = max(level, operator.determinism)
+        if operator.source.splits_unrecorded:
+            level = job_pb2.DETERMINISM_INDETERMINATE  # the next list may name other files
     return level

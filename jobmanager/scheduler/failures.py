@@ -150,6 +150,7 @@ class FailureHandling:
             recovery.awaited.update(plan.awaited)
             for subtask, reason in plan.resets.items():
                 vertex = self._graph.vertex_at(*subtask)
+                recovery.not_awaited(vertex)
                 if vertex.epoch < self._core.epoch:
                     recovery.count_reset(vertex, reason)
         for subtask in plan.restarts:
@@ -159,10 +160,18 @@ class FailureHandling:
             grouped.setdefault((vertex_id, reason), []).append(subtask_index)
         for (vertex_id, reason), subtasks in grouped.items():
             self._release_superseded(vertex_id, subtasks)
+            self._give_splits_back(vertex_id, subtasks)
             reset = events_pb2.ExecutionVertexReset(
                 vertex_id=vertex_id, subtasks=sorted(subtasks), reason=reason
             )
             self._core.emit(events_pb2.JobEvent(vertex_reset=reset))
+
+    def _give_splits_back(self, vertex_id: str, subtasks: Iterable[int]) -> None:
+        """Of a source whose splits are not recorded; with the others they stay with the subtask."""
+        enumerator = self._core.enumerators.get(vertex_id)
+        if enumerator is not None and not self._graph.vertices[vertex_id].splits_recorded:
+            for subtask in subtasks:
+                enumerator.give_back(self._graph.vertex_at(vertex_id, subtask).splits)
 
     def _release_superseded(self, vertex_id: str, subtasks: Iterable[int]) -> None:
         """Output that a reset supersedes, and that is still at a worker, is deleted."""

@@ -30,9 +30,9 @@ class ReturningWorkers:
         """The events are replayed; from now on workers are awaited."""
         core = self._core
         core.enumerators = {
-            owner.vertex_id: SplitEnumerator(owner)
+            owner.vertex_id: SplitEnumerator(owner, owner.splits)
             for owner in self._graph.vertices.values()
-            if owner.source is not None and owner.initialized
+            if owner.source is not None and owner.splits_recorded and owner.initialized
         }
         if self._graph.failure is not None:
             return core.change_state(JobState.FAILING)
@@ -44,6 +44,7 @@ class ReturningWorkers:
             # All work is done and staged; the commit needs no worker.
             recovery.adopting = False
             recovery.awaited.clear()
+        self._reset_sources_to_be_listed_anew()
         wait_s = core.options.recovery_wait_s
         core.act(act.SetTimer(WAIT_TIMER, wait_s))
         if recovery.adopting:
@@ -51,6 +52,20 @@ class ReturningWorkers:
         self._end_wait_if_complete()
         core.schedule_all()
         return None
+
+    def _reset_sources_to_be_listed_anew(self) -> None:
+        """Without the list, what a subtask has read cannot be told from what is left to read: only
+        whole sources are kept (behaviour 5.7)."""
+        reason = events_pb2.RESET_REASON_SPLITS_UNKNOWN
+        self._failures.reset(
+            [
+                (vertex, reason)
+                for owner in self._graph.vertices.values()
+                if not owner.splits_recorded and not owner.all_finished
+                for vertex in owner.subtasks
+                if vertex.finished is not None
+            ]
+        )
 
     def register(self, signal: sig.WorkerRegistered) -> None:
         """A worker brings its whole inventory: take what is wanted, miss what should be there."""
@@ -133,6 +148,10 @@ class ReturningWorkers:
             return True
         if len(execution.partitions) != len(owner.vertex.outputs):
             return False
+        if not owner.splits_recorded:
+            return False  # nobody knows any more which splits these are
+        if core.input_digests.of(vertex) not in (0, execution.inputs_digest):
+            return False  # it has read rows that do not count any more
         splits = list(execution.splits)
         if vertex.pinned_splits is not None:
             if splits != list(vertex.pinned_splits):

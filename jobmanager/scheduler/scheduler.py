@@ -57,7 +57,7 @@ class Scheduler:
             sig.ExecutionReported: self._on_execution_reported,
             sig.DeploymentRefused: self._on_deployment_refused,
             sig.CancellationUnknown: self._on_cancellation_unknown,
-            sig.SplitsEnumerated: lambda s: self.core.initialize_source(s.vertex_id, s.splits),
+            sig.SplitsEnumerated: lambda s: self.core.splits_listed(s.vertex_id, s.splits),
             sig.SplitEnumerationFailed: lambda s: self._end.fail(job_failure(s.reason)),
             sig.CancelRequested: lambda _: self._end.cancel(),
             sig.TimerFired: self._on_timer_fired,

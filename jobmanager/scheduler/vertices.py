@@ -23,6 +23,9 @@ class ExecutionVertex:
     subtask: int
     #: Number of the current attempt, or of the next one while the state is CREATED or SCHEDULED.
     attempt: int = 0
+    #: The next attempt's number is at least this: a finished attempt that was adopted may have a
+    #: lower one than those that were begun after it.
+    next_attempt: int = 0
     #: Epoch of the leader that deployed the current attempt; 0 before.
     epoch: int = 0
     state: ExecutionState = ExecutionState.CREATED
@@ -70,6 +73,9 @@ class Edge:
     target: str
     target_input: int
     kind: int
+    #: Whether a second run of the producer may bring a consumer other rows than the first
+    #: (`holdover.jobgraph.determinism`).
+    rows_differ: bool = False
 
     @property
     def forward(self) -> bool:
@@ -115,6 +121,10 @@ class ExecutionJobVertex:
         self.output_version = 0
         #: Its partitions were released because every consumer had finished.
         self.released = False
+        #: Whether the splits are in the log (also where there are none: this is no source).
+        self.splits_recorded = self.source is None or not self.source.splits_unrecorded
+        #: Whether this leader has the list of splits of a source that does not record it.
+        self.splits_listed = False
 
     @property
     def initialized(self) -> bool:
@@ -159,6 +169,11 @@ class ExecutionJobVertex:
     def all_finished(self) -> bool:
         """Whether every subtask is FINISHED."""
         return self.initialized and self.finished_count == self.parallelism
+
+    @property
+    def splits_unknown(self) -> bool:
+        """Whether splits must be listed before a subtask of it can run."""
+        return not self.splits_recorded and not self.splits_listed
 
     @property
     def source(self) -> job_pb2.Source | None:
