@@ -9,6 +9,7 @@ from holdover.v1 import common_pb2, events_pb2
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler.core import SchedulerCore, job_failure
 from jobmanager.scheduler.failover import LostSubtask, ResetPlan, RestartStrategy, plan_resets
+from jobmanager.scheduler.restarted_workers import RestartedWorkers
 from jobmanager.scheduler.states import ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionVertex
 
@@ -19,8 +20,11 @@ REFUSAL_PAUSE_S = 0.1
 class FailureHandling:
     """Resets, restarts and their limits."""
 
-    def __init__(self, core: SchedulerCore, restart_strategy: RestartStrategy) -> None:
+    def __init__(
+        self, core: SchedulerCore, restart_strategy: RestartStrategy, restarts: RestartedWorkers
+    ) -> None:
         self._core = core
+        self._restarts = restarts
         self._graph = core.graph
         self._restart_strategy = restart_strategy
 
@@ -153,6 +157,7 @@ class FailureHandling:
                 recovery.not_awaited(vertex)
                 if vertex.epoch < self._core.epoch:
                     recovery.count_reset(vertex, reason)
+        self._restarts.remember(plan)
         for subtask in plan.restarts:
             self._core.cancel(self._graph.vertex_at(*subtask))
         grouped: dict[tuple[str, events_pb2.ResetReason.ValueType], list[int]] = {}

@@ -13,6 +13,7 @@ from jobmanager.scheduler.deferred_offers import DeferredOffer
 from jobmanager.scheduler.failover import LostSubtask, plan_resets
 from jobmanager.scheduler.failures import FailureHandling
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
+from jobmanager.scheduler.restarted_workers import RestartedWorkers
 from jobmanager.scheduler.splits import SplitEnumerator
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
@@ -21,8 +22,11 @@ from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
 class ReturningWorkers:
     """Registrations of workers: during a recovery, and at any other time."""
 
-    def __init__(self, core: SchedulerCore, failures: FailureHandling) -> None:
+    def __init__(
+        self, core: SchedulerCore, failures: FailureHandling, restarts: RestartedWorkers
+    ) -> None:
         self._core = core
+        self._restarts = restarts
         self._graph = core.graph
         self._failures = failures
 
@@ -70,7 +74,10 @@ class ReturningWorkers:
     def register(self, signal: sig.WorkerRegistered) -> None:
         """A worker brings its whole inventory: take what is wanted, miss what should be there."""
         core, recovery = self._core, self._core.reconciliation
+        address_before = core.workers.get(signal.worker_id, signal.data_address)
         core.workers[signal.worker_id] = signal.data_address
+        if address_before != signal.data_address:
+            self._restarts.moved(signal.worker_id)
         late = recovery is not None and recovery.is_late(signal.worker_id)
         rejected: list[AttemptKey] = []
         accepted: dict[AttemptKey, None] = {}
@@ -124,6 +131,8 @@ class ReturningWorkers:
             return True
         if self._core.is_current(vertex, key):
             self._core.finish(vertex, execution, worker_id)
+            return True
+        if self._restarts.take_up(vertex, key, execution, worker_id):
             return True
         return self._adopt(vertex, key, execution, worker_id)
 

@@ -24,7 +24,9 @@ from jobmanager.scheduler.ending import CANCEL_TIMER, JobEnd
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.failover import RestartStrategy
 from jobmanager.scheduler.failures import RESTART_TIMER, FailureHandling
+from jobmanager.scheduler.optional_partitions import make_room
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
+from jobmanager.scheduler.restarted_workers import RestartedWorkers
 from jobmanager.scheduler.returning_workers import ReturningWorkers
 from jobmanager.scheduler.states import ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionVertex
@@ -44,14 +46,17 @@ class Scheduler:
         self.restart_strategy = restart_strategy
         #: State shared with the parts; others may read it only.
         self.core = SchedulerCore(graph, epoch, options)
-        self._failures = FailureHandling(self.core, restart_strategy)
-        self._returns = ReturningWorkers(self.core, self._failures)
+        self._restarts = RestartedWorkers(self.core)
+        self._failures = FailureHandling(self.core, restart_strategy, self._restarts)
+        self._returns = ReturningWorkers(self.core, self._failures, self._restarts)
         self._end = JobEnd(self.core)
         self._handlers: dict[type, Callable[..., None]] = {
             sig.JobStarted: lambda _: self.core.change_state(JobState.RUNNING),
             sig.RecoveryStarted: lambda s: self._returns.start_recovery(s.previous_workers),
             sig.WorkerRegistered: self._returns.register,
             sig.WorkerLost: self._on_worker_lost,
+            sig.WorkerRestarted: lambda s: self._restarts.restarted(s.worker_id),
+            sig.RoomWanted: lambda s: make_room(self.core, s),
             sig.SlotsGranted: lambda s: self.core.slots.grant(s.slots),
             sig.SlotsReclaimed: self._on_slots_reclaimed,
             sig.ExecutionReported: self._on_execution_reported,

@@ -7,6 +7,7 @@ from jobmanager.scheduler.core import SchedulerCore
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.failover import ResetPlan, RestartStrategy, plan_resets
 from jobmanager.scheduler.failures import FailureHandling
+from jobmanager.scheduler.restarted_workers import RestartedWorkers
 from jobmanager.scheduler.states import ExecutionState, JobState
 from tests.doubles.scheduler_world import OPTIONS
 from tests.unit.jobmanager.scheduler.job_graphs import (
@@ -205,7 +206,8 @@ def test_a_rerun_that_would_reach_published_output_fails_the_job() -> None:
     core = SchedulerCore(graph, 1, OPTIONS)
     vertex = graph.vertex_at("m", 0)
     reason = events_pb2.RESET_REASON_STAGED_FILES_LOST
-    FailureHandling(core, RestartStrategy(3, 0)).reset([(vertex, reason)])
+    handling = FailureHandling(core, RestartStrategy(3, 0), RestartedWorkers(core))
+    handling.reset([(vertex, reason)])
     assert core.doom is not None
     assert "5 subtasks (m/0 first) would have to run again after" in core.doom.message
     assert core.decision.events == []
