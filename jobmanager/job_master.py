@@ -20,7 +20,12 @@ from holdover.runtime import Runtime
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
 from holdover.v1 import archive_pb2, events_pb2, job_pb2, jobmanager_pb2
-from jobmanager.event_store import EventStoreDegraded, EventStoreStatus, JobEventWriter
+from jobmanager.event_store import (
+    EventStoreDegraded,
+    EventStoreFenced,
+    EventStoreStatus,
+    JobEventWriter,
+)
 from jobmanager.event_store.disabled import DisabledJobEventWriter
 from jobmanager.job_files import RETRY_DELAY_S_MAX, JobFiles
 from jobmanager.job_options import event_writer_settings, restart_strategy, scheduler_options
@@ -362,6 +367,8 @@ class JobMaster:
         while True:
             try:
                 return await self._events.flush()
+            except EventStoreFenced:
+                await asyncio.Event().wait()  # until this leader has let go of the job
             except EventStoreDegraded as error:
                 _log.warning("waiting for the event log", job=self.job_id, reason=error.reason)
 
