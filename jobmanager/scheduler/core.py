@@ -40,6 +40,7 @@ class SchedulerOptions:
     slot_request_timeout_s: float
     cancellation_timeout_s: float
     adaptive: AdaptiveParallelism
+    restart_wait_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -60,6 +61,8 @@ class SchedulerCore:
         self.slots = SlotPool()
         #: Data address of each registered worker.
         self.workers: dict[str, str] = {}
+        #: Lost workers whose finished work waits for them to be started again.
+        self.expected_back: dict[str, None] = {}
         #: Set once this leader has recovered the job rather than started it.
         self.reconciliation: Reconciliation | None = None
         #: SCHEDULED subtasks in the order in which they get slots. A queue whose head is found at
@@ -258,7 +261,11 @@ class SchedulerCore:
             self.act(act.Cancel(vertex.slot.worker_id, vertex.key(self.graph.job_id)))
 
     def may_come_back(self, vertex: ExecutionVertex) -> bool:
-        """Whether a previous worker may still bring back the partitions of a finished subtask."""
+        """Whether a worker may still bring back the partitions of a finished subtask: a previous
+        one, or one that is lost and awaited.
+        """
+        if vertex.stored_at in self.expected_back:
+            return not self.graph.vertices[vertex.vertex_id].released
         recovery = self.reconciliation
         return recovery is not None and recovery.may_come_back(vertex)
 

@@ -29,16 +29,20 @@ class FailureHandling:
         self._restart_strategy = restart_strategy
 
     def lose_worker(self, worker_id: str) -> None:
-        """A worker is gone: its attempts, and what is needed of its partitions, run again."""
+        """A worker is gone: its attempts, and what is needed of its partitions, run again; the
+        latter when it has not been started again in time, should the job wait for that.
+        """
         core = self._core
         core.workers.pop(worker_id, None)
         core.slots.lose_worker(worker_id)
+        awaited = self._restarts.await_restart(worker_id)
         lost: list[LostSubtask] = []
         for vertex in self._graph.at_worker(worker_id):
             if vertex.finished is not None:
                 if vertex.available:
                     self._graph.set_available(vertex, False)
-                    lost.append((vertex, events_pb2.RESET_REASON_WORKER_LOST))
+                    if not awaited:
+                        lost.append((vertex, events_pb2.RESET_REASON_WORKER_LOST))
             else:
                 # Should the worker be back already, under the same name, it must not go on.
                 core.act(act.Cancel(worker_id, vertex.key(self._graph.job_id)))
@@ -58,7 +62,8 @@ class FailureHandling:
             return failure
         if failure.kind == common_pb2.FAILURE_KIND_PARTITION_LOST:
             if not self._reset_lost_partitions(failure):
-                # Somebody reported the same loss before: its producer runs again already.
+                # Somebody reported the same loss before, and its producer runs again already; or
+                # its worker is lost, and awaited.
                 core.reschedule()
                 return None
         elif failure.kind != common_pb2.FAILURE_KIND_TASK:
@@ -117,7 +122,7 @@ class FailureHandling:
         lost: list[LostSubtask] = []
         for name in failure.lost_partitions:
             producer = self._producer_of(name)
-            if producer is not None:
+            if producer is not None and producer.stored_at not in self._core.expected_back:
                 self._graph.set_available(producer, False)
                 lost.append((producer, events_pb2.RESET_REASON_PARTITION_LOST))
                 key = producer.key(self._graph.job_id)

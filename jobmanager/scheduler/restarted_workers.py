@@ -4,6 +4,9 @@ finished.
 A worker's loss is known at once, and what is needed of its work is reset at once, for nobody can
 tell whether it will come back. When it does, each of its finished subtasks that is not finished
 anew is taken up again: so much less runs twice (behaviour: TM restart).
+
+Where a job says that lost workers are started again, its finished work waits for that first, for as
+long as the job says. Only what ran there runs again at once.
 """
 
 from __future__ import annotations
@@ -23,6 +26,10 @@ _MAY_COME_BACK = (
 )
 
 
+#: What such a timer's name begins with; the worker's id follows.
+RESTART_WAIT_TIMER = "worker-restart/"
+
+
 class RestartedWorkers:
     """Finished work that went away with its worker, by subtask."""
 
@@ -30,6 +37,32 @@ class RestartedWorkers:
         self._core = core
         self._graph = core.graph
         self._lost: dict[SubtaskId, tuple[AttemptKey, str]] = {}
+
+    def await_restart(self, worker_id: str) -> bool:
+        """A worker is lost. Whether its finished work waits for it to be started again."""
+        wait_s = self._core.options.restart_wait_s
+        if wait_s <= 0 or self._core.graph.commit is not None:
+            return False
+        self._core.expected_back[worker_id] = None
+        self._core.act(act.SetTimer(RESTART_WAIT_TIMER + worker_id, wait_s))
+        return True
+
+    def returned(self, worker_id: str) -> bool:
+        """A worker registers. Whether it was lost and awaited."""
+        if worker_id not in self._core.expected_back:
+            return False
+        del self._core.expected_back[worker_id]
+        self._core.act(act.CancelTimer(RESTART_WAIT_TIMER + worker_id))
+        return True
+
+    @property
+    def waiting(self) -> str:
+        """Which workers the job waits for, when there is nothing else to do; empty otherwise."""
+        core = self._core
+        if not core.expected_back or core.ready or core.slots.occupied_count:
+            return ""
+        workers = ", ".join(core.expected_back)
+        return f"waiting for {workers} to be started again with the finished work on its disk"
 
     def restarted(self, worker_id: str) -> None:
         """A new process has taken a worker's place: what ran there is over. What had finished is

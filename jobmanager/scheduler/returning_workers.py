@@ -76,7 +76,7 @@ class ReturningWorkers:
         core, recovery = self._core, self._core.reconciliation
         address_before = core.workers.get(signal.worker_id, signal.data_address)
         core.workers[signal.worker_id] = signal.data_address
-        if address_before != signal.data_address:
+        if self._restarts.returned(signal.worker_id) or address_before != signal.data_address:
             self._restarts.moved(signal.worker_id)
         late = recovery is not None and recovery.is_late(signal.worker_id)
         rejected: list[AttemptKey] = []
@@ -239,9 +239,30 @@ class ReturningWorkers:
         if not recovery.waiting or worker_id not in recovery.offers:
             return
         for vertex in self._graph.at_worker(worker_id):
-            if vertex.finished is not None:
+            if vertex.finished is None:
+                continue
+            if worker_id not in self._core.expected_back:
                 recovery.gone(vertex)
+            elif vertex.id not in recovery.missing and self._graph.needed(vertex):
+                recovery.awaited[vertex.id] = None
         self._end_wait_if_complete()
+
+    def restart_wait_over(self, worker_id: str) -> None:
+        """A lost worker was not started again in time: what is needed of its work runs again."""
+        core, recovery = self._core, self._core.reconciliation
+        core.expected_back.pop(worker_id, None)
+        lost: list[LostSubtask] = [
+            (vertex, events_pb2.RESET_REASON_WORKER_LOST)
+            for vertex in self._graph.at_worker(worker_id)
+            if vertex.finished is not None and not vertex.available
+        ]
+        if recovery is not None and recovery.waiting:
+            for vertex, _ in lost:
+                recovery.gone(vertex)
+            self._end_wait_if_complete()
+        else:
+            self._failures.reset(lost)
+        core.reschedule()
 
     def _end_wait_if_complete(self) -> None:
         recovery = self._core.reconciliation

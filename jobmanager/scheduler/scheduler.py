@@ -26,7 +26,7 @@ from jobmanager.scheduler.failover import RestartStrategy
 from jobmanager.scheduler.failures import RESTART_TIMER, FailureHandling
 from jobmanager.scheduler.optional_partitions import make_room
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
-from jobmanager.scheduler.restarted_workers import RestartedWorkers
+from jobmanager.scheduler.restarted_workers import RESTART_WAIT_TIMER, RestartedWorkers
 from jobmanager.scheduler.returning_workers import ReturningWorkers
 from jobmanager.scheduler.states import ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionVertex
@@ -84,7 +84,7 @@ class Scheduler:
     @property
     def waiting(self) -> str:
         """Why nothing runs although something could; empty otherwise."""
-        return self.core.waiting
+        return self.core.waiting or self._restarts.waiting
 
     def handle(self, signal: sig.Signal) -> Decision:
         """Decide about one signal. After the job has ended, nothing is decided any more."""
@@ -193,8 +193,10 @@ class Scheduler:
             self._returns.adoption_timer_fired()
         elif signal.name == CANCEL_TIMER:
             self._end.cancellation_timed_out()
-        elif signal.name == SLOT_TIMER and self.waiting:
-            self._end.fail(job_failure(f"slot.request.timeout has passed; {self.waiting}"))
+        elif signal.name == SLOT_TIMER and self.core.waiting:
+            self._end.fail(job_failure(f"slot.request.timeout has passed; {self.core.waiting}"))
+        elif signal.name.startswith(RESTART_WAIT_TIMER):
+            self._returns.restart_wait_over(signal.name.removeprefix(RESTART_WAIT_TIMER))
         elif signal.name.startswith(RESTART_TIMER):
             self._failures.restart_delay_over(signal.name)
 
