@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from holdover import config as options
 from holdover.config import Configuration
 from holdover.errors import ConfigurationError, JobGraphError, JobNotFound, StorageError
-from holdover.jobgraph import validate
+from holdover.jobgraph import validation_steps
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import Supervisor
 from holdover.v1 import archive_pb2, common_pb2, job_pb2, jobmanager_pb2
@@ -149,7 +149,8 @@ class Dispatcher:
             OSError: storage does not work at present; nothing was acknowledged.
             LeaderEnds: submit again, to the next leader.
         """
-        validate(graph)
+        for _ in validation_steps(graph):
+            await asyncio.sleep(0)
         return await self._to_its_end(self._submit_alone(graph))
 
     async def _submit_alone(self, graph: job_pb2.JobGraph) -> bool:
