@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OPTIONS = {
-    # Whoever is killed is back in a second or two, and what it had finished is worth the wait.
-    "execution.batch.job-recovery.adoption-timeout": "10 s",
+    # Whoever is killed is back in some seconds, and what it had finished is waited for: work that
+    # is made again nevertheless is lost work, and that is looked for here.
+    "execution.batch.job-recovery.adoption-timeout": "30 s",
+    "execution.batch.job-recovery.taskmanager-restart.timeout": "60 s",
     # The end of a process counts as a failure of its tasks.
     "restart-strategy.fixed-delay.attempts": "1000000",
     "restart-strategy.fixed-delay.delay": "100 ms",
