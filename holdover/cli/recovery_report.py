@@ -31,6 +31,7 @@ _REASONS = {
     ResetReason.RESET_REASON_UPSTREAM_CLOSURE: "needed again by what runs again, and deleted",
     ResetReason.RESET_REASON_INDETERMINATE_PRODUCER: "what it had read is made anew",
     ResetReason.RESET_REASON_STAGED_FILES_LOST: "its staged output is gone",
+    ResetReason.RESET_REASON_SPLITS_UNKNOWN: "nobody knows what others of its source have read",
 }
 _KINDS = {
     WorkerReturnKind.WORKER_RETURN_KIND_IN_TIME: "in time",

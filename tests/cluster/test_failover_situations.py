@@ -142,6 +142,48 @@ async def test_a_partition_that_is_lost_twice_after_a_recovery_costs_its_produce
     agrees(await running.report(job), job, {"S": (3, 0, 0)})
 
 
+async def test_of_a_source_that_does_not_record_its_splits_all_runs_again_if_not_all_had_finished(
+    start_cluster: StartCluster,
+) -> None:
+    """Nobody can tell what is left to read."""
+    running = await start_cluster()
+    job = chain(running.directory, 4, record_splits=False)
+    job.gates.close("S")
+    await running.submit(job)
+    await wait_until(lambda: len(job.ledger.starts("S")) == 4, "all of S runs")
+    job.gates.open("S", 0, 1)
+    await wait_until(lambda: len(running.held(job.job_id)) == 2, "two partitions are published")
+    await running.durable(job)
+    await running.cluster.kill_jobmanager()
+    await loss_noticed(running, job, "S")
+    running.cluster.start_jobmanager()
+    job.gates.open("S")
+    await running.finished(job)
+
+    assert job.ledger.ends("S") == {("S", i): 2 if i < 2 else 1 for i in range(4)}
+    report = await running.report(job)
+    agrees(report, job, {"S": (0, 2, 2)})
+    assert resets(told(report, job, "S")) == {"SPLITS_UNKNOWN": 2}
+
+
+async def test_of_such_a_source_nothing_runs_again_if_all_had_finished_until_one_partition_is_lost(
+    start_cluster: StartCluster,
+) -> None:
+    """Then all of it does; where splits are recorded, it is the lost partition's producer alone."""
+    running = await start_cluster()
+    job = await until_held_back(running, chain(running.directory, 3, record_splits=False))
+    await running.durable(job)
+    await running.restart_jobmanager()
+    await wait_until(lambda: len(job.ledger.starts("M")) == 3, "M waits")
+    once(job, "S", 3)
+    delete_output(running, job, 1)
+    job.gates.open("M")
+    await running.finished(job)
+
+    assert job.ledger.ends("S") == {("S", subtask): 2 for subtask in range(3)}
+    agrees(await running.report(job), job, {"S": (3, 0, 0)})
+
+
 async def test_a_jobmanager_and_a_taskmanager_killed_in_the_last_stage_cost_what_is_gone(
     start_cluster: StartCluster,
 ) -> None:
