@@ -16,7 +16,7 @@ from holdover.v1 import common_pb2, events_pb2
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler.core import SchedulerCore
 from jobmanager.scheduler.failover import ResetPlan
-from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState
+from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
 
 #: Of subtasks that are reset for these, the output may still be on the disk of their worker.
@@ -59,7 +59,10 @@ class RestartedWorkers:
     def waiting(self) -> str:
         """Which workers the job waits for, when there is nothing else to do; empty otherwise."""
         core = self._core
+        works = self._graph.state in (JobState.RUNNING, JobState.RECONCILING)
         if not core.expected_back or core.ready or core.slots.occupied_count:
+            return ""
+        if not works or self._graph.commit is not None:
             return ""
         workers = ", ".join(core.expected_back)
         return f"waiting for {workers} to be started again with the finished work on its disk"

@@ -91,6 +91,20 @@ def test_readers_are_started_anew_when_the_worker_is_back() -> None:
     assert finished_once(world)
 
 
+def test_a_job_that_has_ended_waits_for_nobody() -> None:
+    world = started(chain(6), options=WAITING)
+    finish(world, "s")
+    finish(world, "m")
+    finish(world, "k", range(5))
+    ((last, key),) = world.tasks()
+    lose(world, next(worker_id for worker_id in world.workers if worker_id != last.worker_id))
+    world.finish(last, key)
+    world.deliver_pending()
+    assert world.ended is JobState.FINISHED
+    assert world.scheduler is not None
+    assert world.scheduler.waiting == ""
+
+
 def test_work_whose_worker_stays_away_runs_again_when_its_time_is_over() -> None:
     world = started(chain(6), options=WAITING)
     finish(world, "s")
