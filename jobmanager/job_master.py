@@ -135,6 +135,8 @@ class JobMaster:
             replayed_sequence = recovered.last_sequence
         else:
             observer.restarted("execution.batch.job-recovery.enabled is false for this job")
+        if not replayed_sequence:
+            await self._files.withdraw_output()
         self._recovery_counted = True
         loop = asyncio.get_running_loop()
         survived = loop.call_later(RECOVERY_SURVIVED_S, self._recovery_is_survived)
