@@ -31,7 +31,7 @@ class ChaosPlan:
     slots: int = 2
     streams: int = 3
     pause_s: tuple[float, float] = (2.0, 8.0)
-    job_timeout_s: float = 240.0
+    job_timeout_s: float = 600.0
 
 
 @dataclass(slots=True)
