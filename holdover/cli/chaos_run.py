@@ -217,7 +217,11 @@ class Chaos:
         try:
             async with asyncio.timeout(_ANSWER_S):
                 status = (await client.describe(run.job_id)).status
-                told = f"{state_name(status.state)} {status.waiting}\n{status}"
+                told = (
+                    f"{state_name(status.state)}, {status.subtasks_finished} of"
+                    f" {status.subtasks_total} subtasks finished, {status.recoveries} recoveries"
+                    f" {status.waiting}"
+                )
                 await client.cancel(run.job_id)
         except (TimeoutError, HoldoverError) as error:
             told = f"nobody says anything about it: {error!r}"
