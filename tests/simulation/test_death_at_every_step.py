@@ -48,6 +48,7 @@ _OPTIONS = {
     "restart-strategy.fixed-delay.delay": "100 ms",
     "restart-strategy.fixed-delay.attempts": "1000",
 }
+WITHOUT_RECOVERY = {"execution.batch.job-recovery.enabled": "false"}
 
 
 def small_job(
@@ -143,11 +144,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(14_400 if EVERY_STEP else 60
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"), [("crash", 30), ("power-loss", 14), ("stop", 14)], ids=str
+    ("kind", "count", "options"),
+    [("crash", 26, {}), ("power-loss", 14, {}), ("stop", 12, {}), ("crash", 12, WITHOUT_RECOVERY)],
+    ids=["crash", "power-loss", "stop", "crash-without-recovery"],
 )
-def test_a_leader_ends_after_any_step(kind: str, count: int) -> None:
+def test_a_leader_ends_after_any_step(kind: str, count: int, options: dict[str, str]) -> None:
     """Each handled signal, each message sent, each operation of its disk; commit included."""
-    scenario = small_job()
+    scenario = small_job(options=options)
     steps = run_with(scenario, []).of_life(0)
     judge(scenario, singly(some(steps, count), fault(kind, "jobmanager:1", restart_after=0.2)))
 
@@ -223,12 +226,13 @@ def test_something_happens_to_a_worker_at_any_step_of_a_recovery(
 # ------------------------------------------------------------------ while a job ends
 
 
-def test_a_leader_dies_after_any_step_of_a_cancellation() -> None:
+@pytest.mark.parametrize("options", [{}, WITHOUT_RECOVERY], ids=["recovery", "no-recovery"])
+def test_a_leader_dies_after_any_step_of_a_cancellation(options: dict[str, str]) -> None:
     """P47: that is acknowledged or not; the job never rises again once it is."""
     cancel = {"kind": "cancel-job", "job": "job", "when": {"stage": "read", "finished": 0.3}}
-    scenario = small_job([cancel])
+    scenario = small_job([cancel], options)
     ending = steps_from(run_with(scenario, []), "CANCELLING")
-    judge(scenario, singly(some(ending, 16), LEADER_DIES), states=("CANCELED", "FINISHED"))
+    judge(scenario, singly(some(ending, 10), LEADER_DIES), states=("CANCELED", "FINISHED"))
 
 
 def test_a_leader_dies_after_any_step_of_a_failure() -> None:
@@ -236,7 +240,7 @@ def test_a_leader_dies_after_any_step_of_a_failure() -> None:
         failure_probability=1.0, options={"restart-strategy.fixed-delay.attempts": "1"}
     )
     ending = steps_from(run_with(scenario, []), "FAILING")
-    judge(scenario, singly(some(ending, 16), LEADER_DIES), states=("FAILED",))
+    judge(scenario, singly(some(ending, 12), LEADER_DIES), states=("FAILED",))
 
 
 @pytest.mark.skipif(EVERY_STEP, reason="every two steps are tried above")
