@@ -81,6 +81,8 @@ class JobManagerCalls:
 
     async def _wait_for_an_end(self, queue: ReportQueue) -> None:
         """Return at once when an attempt's end is queued, or soon comes; after a moment anyway."""
+        if queue.urgent:
+            return
         try:
             async with asyncio.timeout(_RUNNING_REPORT_DELAY_S):
                 while not queue.urgent:

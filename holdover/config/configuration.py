@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdover.config.file import read_config_file
@@ -55,7 +56,10 @@ class Configuration:
             if key not in OPTIONS:
                 raise _unknown_key(key, setting.origin)
         self._values: dict[str, Any] = {
-            key: parse_value(option, self._setting(option)) for key, option in OPTIONS.items()
+            key: _default_value(key)
+            if key not in self._settings and _is_the_same_everywhere(option)
+            else parse_value(option, self._setting(option))
+            for key, option in OPTIONS.items()
         }
         self._check_relations()
 
@@ -151,6 +155,17 @@ class Configuration:
                 f" {greater.key} ({self._setting(greater)}): otherwise {relation.reason}",
                 key=lesser.key,
             )
+
+
+def _is_the_same_everywhere(option: Option[Any]) -> bool:
+    """Whether the default names no directory of the environment."""
+    return "{" not in option.default and "~" not in option.default
+
+
+@lru_cache(len(OPTIONS))
+def _default_value(key: str) -> Any:
+    """Parsed once: most options of most configurations are these."""
+    return parse_value(OPTIONS[key], Setting(OPTIONS[key].default, origin=""))
 
 
 def parse_value(option: Option[V], setting: Setting) -> V:

@@ -179,6 +179,8 @@ class JobManagerConnection:
 
         A leader may call as soon as it has sent its answer, before that was read here.
         """
+        if self._not_registering.is_set():
+            return
         try:
             async with asyncio.timeout(timeout_s):
                 await self._not_registering.wait()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from holdover.runtime.log import Log
 
@@ -57,7 +58,8 @@ class Supervisor:
     def start(self, name: str, work: Awaitable[None]) -> None:
         """Start work that ends by itself; an exception in it is fatal. Names may repeat."""
         self._numbered += 1
-        self._hold(f"{name} {self._numbered}", self._supervise_work(name, work))
+        held_as = f"{name} {self._numbered}"
+        self._hold(held_as, self._supervise_work(name, held_as, work))
 
     def names(self) -> list[str]:
         """What runs now, in the order of starting."""
@@ -69,6 +71,7 @@ class Supervisor:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+            self._tasks.pop(name, None)
 
     async def close(self) -> None:
         """Cancel everything, newest first, and wait until all has ended. Then nothing starts."""
@@ -79,18 +82,30 @@ class Supervisor:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        for name in [name for name, task in self._tasks.items() if task.done()]:
+            del self._tasks[name]
 
-    def _hold(self, name: str, work: Awaitable[None]) -> None:
+    def _hold(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Whoever runs lets go of itself at its end; one that was cancelled before it began is
+        let go by who cancelled it."""
         if self._closed or name in self._tasks:
-            if asyncio.iscoroutine(work):
-                work.close()
+            work.close()
             reason = "is closed" if self._closed else "runs it already"
             raise ValueError(f"cannot start {name!r}: supervisor {self._name!r} {reason}")
-        task = asyncio.ensure_future(work)
-        self._tasks[name] = task
-        task.add_done_callback(lambda _: self._tasks.pop(name, None))
+        self._tasks[name] = asyncio.create_task(work)
 
     async def _supervise(
+        self,
+        name: str,
+        loop_function: Callable[[], Awaitable[None]],
+        restart: RestartPolicy | None,
+    ) -> None:
+        try:
+            await self._keep_running(name, loop_function, restart)
+        finally:
+            self._tasks.pop(name, None)
+
+    async def _keep_running(
         self,
         name: str,
         loop_function: Callable[[], Awaitable[None]],
@@ -119,11 +134,13 @@ class Supervisor:
             )
             await asyncio.sleep(delay_s)
 
-    async def _supervise_work(self, name: str, work: Awaitable[None]) -> None:
+    async def _supervise_work(self, name: str, held_as: str, work: Awaitable[None]) -> None:
         try:
             await work
         except Exception as exception:  # noqa: BLE001  reported to the owner, whatever it is
             self._report_fatal(name, exception)
+        finally:
+            self._tasks.pop(held_as, None)
 
     async def _outcome(self, name: str, work: Awaitable[None]) -> Exception:
         try:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, job_pb2
 
 
-@dataclass(frozen=True, slots=True)
-class SlotId:
+class SlotId(NamedTuple):
     """One slot of one registered TaskManager."""
 
     worker_id: str
-    index: int
+    index: int  # type: ignore[assignment]  # nobody asks where in this tuple something is
 
 
 @dataclass(frozen=True, slots=True)

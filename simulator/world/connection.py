@@ -163,8 +163,8 @@ class Direction:
     def post(self, n_bytes: int, deliver: Deliver, *args: Any) -> None:
         """Send; `deliver(*args)` is called as the target when it has arrived."""
         self.target.incoming += 1
-        self._sent += 1
-        self._send(self._sent, n_bytes, deliver, args)
+        self._sent = number = self._sent + 1
+        self._send(number, n_bytes, deliver, args)
 
     def _send(self, number: int, n_bytes: int, deliver: Deliver, args: tuple[Any, ...]) -> None:
         network, source, target = self.network, self._source_port, self._target_port
@@ -219,8 +219,9 @@ class Direction:
 
     def forget(self) -> None:
         """Nobody waits for what is held."""
-        self.target.incoming -= len(self._held)
-        self._held.clear()
+        if self._held:
+            self.target.incoming -= len(self._held)
+            self._held.clear()
 
 
 class Connection:

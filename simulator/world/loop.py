@@ -43,30 +43,44 @@ class NothingCanWake(Exception):
     """Every task waits, and no timer is set. The text lists who waits where."""
 
 
-def _hash_by_number(future: VirtualTask | VirtualFuture) -> int:
-    """A number of its own, given when it is first asked for."""
-    try:
-        return future._number
-    except AttributeError:
-        loop = future.get_loop()
-        assert isinstance(loop, VirtualLoop)
-        future._number = next(loop.numbers)
-        return future._number
-
-
 class VirtualTask(asyncio.Task[Any]):
-    """A task whose place in sets is the same in every run."""
+    """A task whose place in sets is the same in every run: its number among all tasks."""
 
+    __slots__ = ("_number",)
     _number: int
-    __hash__ = _hash_by_number
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        coroutine: Coroutine[Any, Any, Any],
+        name: str | None,
+        context: contextvars.Context | None,
+    ) -> None:
+        # Before all else: asyncio puts it into a set.
+        self._number = next(loop.numbers)
+        super().__init__(coroutine, loop=loop, name=name, context=context)
+
+    def __hash__(self) -> int:
+        return self._number
+
     __eq__ = object.__eq__
 
 
 class VirtualFuture(asyncio.Future[Any]):
-    """A future whose place in sets is the same in every run."""
+    """A future whose place in sets is the same in every run; numbered when it is first asked."""
 
+    __slots__ = ("_number",)
     _number: int
-    __hash__ = _hash_by_number
+
+    def __hash__(self) -> int:
+        try:
+            return self._number
+        except AttributeError:
+            loop = self.get_loop()
+            assert isinstance(loop, VirtualLoop)
+            self._number = next(loop.numbers)
+            return self._number
+
     __eq__ = object.__eq__
 
 
@@ -109,20 +123,14 @@ class ReadyHandle:
         """When a timer is due, in seconds of its process's clock."""
         return self.process.host.local_s(self._when)
 
-    def run(self) -> None:
-        """Run it, unless it was cancelled; an exception goes to the loop's handler."""
-        callback = self._callback
-        if callback is None:
-            return
-        try:
-            self._context.run(callback, *self._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001  as asyncio does
-            self._context.run(
-                self.loop.call_exception_handler,
-                {"message": f"exception in callback {callback!r}", "exception": error},
-            )
+    def failed(self, error: BaseException) -> None:
+        """What it raised when it ran goes to the loop's handler."""
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            raise error
+        self._context.run(
+            self.loop.call_exception_handler,
+            {"message": f"exception in callback {self._callback!r}", "exception": error},
+        )
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -163,24 +171,32 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """See asyncio. Its `Runner` calls it, so that tests can have this loop."""
         with self._as_running_loop():
             main: asyncio.Future[ResultT] = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
-            while not main.done():
-                self._step()
+            over = main.done
+            listed = self._listed
+            while not over():
+                if listed:
+                    self._take_turn(listed)
+                else:
+                    self._jump()
             return main.result()
 
-    def _step(self) -> None:
-        """One turn of one process, or a jump to the next timer."""
-        listed = self._listed
-        if not listed:
-            self._jump()
-            return
-        index = int(self._chance() * len(listed)) if len(listed) > 1 else 0
+    def _take_turn(self, listed: list[Process]) -> None:
+        """One turn of one process that can go on."""
+        count = len(listed)
+        index = int(self._chance() * count) if count > 1 else 0
         process = listed[index]
         ready = process.ready
-        for _ in range(len(ready)):
-            if process.state is not _RUNNING:
-                break
+        count = len(ready)
+        while count and process.state is _RUNNING:
+            count -= 1
             self.callbacks += 1
-            ready.popleft().run()
+            handle = ready.popleft()
+            callback = handle._callback
+            if callback is not None:
+                try:
+                    handle._context.run(callback, *handle._args)
+                except BaseException as error:  # noqa: BLE001  as asyncio does
+                    handle.failed(error)
         if not ready or process.state is not _RUNNING:
             # Not `remove`: the list may have grown, but this place is still its own.
             listed[index] = listed[-1]
@@ -193,22 +209,26 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Go on to the next timer. One that is due alone runs without being listed: it would be
         the only one there."""
         timers = self._timers
-        while timers and timers[0][2]._callback is None:
-            heappop(timers)
+        while True:
+            if not timers:
+                raise NothingCanWake(self._who_waits())
+            when_s, _, handle = heappop(timers)
+            callback = handle._callback
+            if callback is not None:
+                break
             self._cancelled_timers -= 1
-        if not timers:
-            raise NothingCanWake(self._who_waits())
-        when_s, _, handle = heappop(timers)
         if when_s > self.now_s:
             self.now_s = when_s
         handle._when = 0.0
         if not timers or timers[0][0] > self.now_s:
-            process = handle.process
-            if process.state is _RUNNING:
-                self.callbacks += 1
-                handle.run()
-            else:
+            if handle.process.state is not _RUNNING:
                 self._make_ready(handle)
+                return
+            self.callbacks += 1
+            try:
+                handle._context.run(callback, *handle._args)
+            except BaseException as error:  # noqa: BLE001  as asyncio does
+                handle.failed(error)
             return
         self._make_ready(handle)
         while timers and timers[0][0] <= self.now_s:
@@ -333,8 +353,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             context = contextvars.copy_context()
         process = context.get(CURRENT, self.world_process)
         handle = ReadyHandle(self, process, callback, args, context)
-        if not self._closed:
-            self._make_ready(handle)
+        state = process.state
+        if state is not _DEAD and not self._closed:
+            # As in `_make_ready`, which most callbacks of a run come by.
+            process.ready.append(handle)
+            if not process.listed and state is _RUNNING:
+                process.listed = True
+                self._listed.append(process)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -403,9 +428,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             coro.close()
             raise RuntimeError("the world is closed")
         task: asyncio.Task[ResultT] = VirtualTask(
-            coro, loop=self, name=None if name is None else str(name), context=context
+            self, coro, None if name is None else str(name), context
         )
-        hash(task)  # its number is its place among all tasks, in every version of Python
         process = CURRENT.get(self.world_process) if context is None else context.get(CURRENT)
         (process or self.world_process).remember_task(task)
         return task

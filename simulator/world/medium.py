@@ -23,7 +23,7 @@ import posixpath
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from simulator.world.disk_faults import DiskFaults, disk_error
 
@@ -166,9 +166,13 @@ class Medium:
         self.used_bytes = 0
         self.faults = DiskFaults(lambda: self.capacity_bytes - self.used_bytes)
         self.root = DirectoryNode()
-        #: The directory that was last looked into, with its path: most look there again. Nothing
-        #: when a directory has left its place since.
-        self._near: tuple[str, DirectoryNode] | None = None
+        #: Changes of content or names, since the start.
+        self._changes = 0
+        self._remembered: dict[str, Any] = {}
+        self._remembered_since = 0
+        #: Directories that were looked into, by path: they are few, and files are many. Emptied
+        #: when a directory leaves its place.
+        self._directories: dict[str, DirectoryNode] = {}
         self.is_on = True
         """Whether it serves; not so between a loss of power and `power_on`."""
         self.boot = 0
@@ -210,7 +214,8 @@ class Medium:
 
     def _lose(self, node: Node, writer: str | None) -> None:
         """Go back to the medium, below a node; for one writer only, or for all (None)."""
-        self._near = None
+        self._directories.clear()
+        self._changes += 1
         if isinstance(node, FileNode):
             if writer is None or node.writer == writer:
                 self._lose_content(node)
@@ -245,6 +250,16 @@ class Medium:
         return sum(self._count(child) for child in node.entries.values())
 
     # ------------------------------------------------------------------ faults and bookkeeping
+
+    def remembered(self) -> dict[str, Any] | None:
+        """What readers have made of files by path, to be added to: empty after every change of the
+        storage; None while reading could fail."""
+        if not self.is_on or not self.faults.none:
+            return None
+        if self._remembered_since != self._changes:
+            self._remembered.clear()
+            self._remembered_since = self._changes
+        return self._remembered
 
     def begin(self, operation: str, path: str) -> None:
         """Note an operation; raise what is due: `PowerLoss`, or a fault's `OSError`."""
@@ -293,6 +308,7 @@ class Medium:
 
     def resized(self, file: FileNode, before: int) -> None:
         """Count what a file takes after a change."""
+        self._changes += 1
         if file.linked:
             self.used_bytes += file.size_bytes - before
 
@@ -303,14 +319,13 @@ class Medium:
         directory, _, name = path.rpartition("/")
         if not directory or name in _NO_NAMES:
             return self._below(path_parts(path), path)
-        near = self._near
-        if near is None or near[0] != directory:
-            # Directories are few, and their paths are split once; files are many.
+        near = self._directories.get(directory)
+        if near is None:
             node = self._below(path_parts(directory), path)
             if isinstance(node, FileNode):
                 raise disk_error(errno.ENOTDIR, path)
-            near = self._near = (directory, node)
-        below = near[1].entries.get(name)
+            near = self._directories[directory] = node
+        below = near.entries.get(name)
         if below is None:
             raise disk_error(errno.ENOENT, path)
         return below
@@ -351,6 +366,7 @@ class Medium:
     def put(self, directory: DirectoryNode, name: str, node: Node | None, writer: str) -> None:
         """Let a name stand for something else; what it stood for takes no room any more."""
         replaced = directory.entries.get(name)
+        self._changes += 1
         directory.put(name, node, writer)
         self.unsynced_by(writer)
         if replaced is not None:
@@ -362,7 +378,7 @@ class Medium:
         """Give a node another name."""
         node = source[0].entries[source[1]]
         if isinstance(node, DirectoryNode):
-            self._near = None
+            self._directories.clear()
         source[0].put(source[1], None, writer)
         self.put(*target, node, writer)
 
@@ -376,7 +392,7 @@ class Medium:
                 node.linked = False
                 self.used_bytes -= node.size_bytes
         else:
-            self._near = None
+            self._directories.clear()
             for child in node.entries.values():
                 self._unlink(child)
 

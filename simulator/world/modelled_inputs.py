@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdover.ids import AttemptKey, partition_name
 from holdover.v1.taskmanager_pb2 import InputGate, RunTask
@@ -25,7 +25,7 @@ from shuffle.partition_name import partition_base
 from shuffle.survey import SURVEY_TIMEOUT_S
 from simulator.observer import PartitionRead
 from simulator.world.links import ConnectionLost
-from simulator.world.partitions import FoundPartition, ModelledPartitionServer, partition_on
+from simulator.world.partitions import FoundPartition, ModelledPartitionServer, partitions_on
 from simulator.world.process import Process
 from simulator.world.rows import Rows
 
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 #: What asking for one partition takes on the way.
 _REQUEST_BYTES = 100
-_NAMES_KEPT_MAX = 1 << 16
+#: Edges whose holders are remembered.
+_EDGES_KEPT_MAX = 16
 _RETRY_PAUSE_FIRST_S = 0.05
 _RETRY_PAUSE_MAX_S = 1.0
 _CALL_TIMEOUT_S = FetchLimits().call_timeout_s
@@ -64,17 +65,27 @@ class LostInputs(Exception):
         self.names = tuple(names)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Held(NamedTuple):
+    """Partitions of one edge that one holder has, with their places among all of the edge."""
+
+    location: int
+    names: list[str]
+    places: list[int]
+
+
+class _Call(NamedTuple):
     """What one holder is asked for one edge."""
 
     input: int
     address: str
-    names: list[str]
-    #: Where each stands among the partitions of its edge.
-    places: list[int]
+    held: _Held
     first: int
     end: int
+
+    @property
+    def names(self) -> list[str]:
+        """The partitions that it is asked for."""
+        return self.held.names
 
 
 class InputFetcher:
@@ -88,6 +99,7 @@ class InputFetcher:
         self._key = key
         self._run = run
         self._retry_timeout_s = retry_timeout_s
+        self._observers = [each for each in world.observers if each.sees_reads]
 
     async def read(self) -> InputRows:
         """All rows of all inputs. Raises LostInputs, PartitionUnreachable."""
@@ -97,11 +109,11 @@ class InputFetcher:
         answers: list[list[FoundPartition]] = []
         for number, call in enumerate(calls):
             found = await self._fetch(call)
-            lost = [partition for partition in found if partition.lost]
+            lost = [partition.lost for partition in found if partition.lost]
             if lost:
-                names = [partition.name for partition in lost]
+                names = _lost_names(call, found)
                 names += await self._survey(calls[number + 1 :])
-                raise LostInputs(PartitionLost(lost[0].name, lost[0].lost), names)
+                raise LostInputs(PartitionLost(names[0], lost[0]), names)
             answers.append(found)
         answered = iter(answers)
         for of_gate in gates:
@@ -112,33 +124,30 @@ class InputFetcher:
         self, inputs: InputRows, answers: Sequence[tuple[_Call, list[FoundPartition]]]
     ) -> None:
         """The rows of one edge, in the order of its producers, whoever holds their partitions."""
-        placed: dict[int, FoundPartition] = {}
+        placed: dict[int, Rows] = {}
         for call, found in answers:
-            placed.update(zip(call.places, found, strict=True))
             inputs.by_input.setdefault(call.input, Rows())
+            inputs.partitions += len(found)
+            for place, partition in zip(call.held.places, found, strict=True):
+                if partition.rows.ids:
+                    placed[place] = partition.rows
         for place in sorted(placed):
-            rows = placed[place].rows
-            if rows.ids:
-                inputs.by_input[answers[0][0].input].extend(rows)
-                inputs.rows += len(rows)
-        inputs.partitions += len(placed)
+            rows = placed[place]
+            inputs.by_input[answers[0][0].input].extend(rows)
+            inputs.rows += len(rows)
 
     def _calls(self, gate: InputGate) -> Iterator[_Call]:
         """One for each holder, in the order in which the holders are listed."""
-        names: dict[int, list[str]] = {}
-        places: dict[int, list[int]] = {}
-        job, vertex, output = self._key.job_id, gate.source_vertex_id, gate.source_output
-        producers = zip(
-            gate.subtasks, gate.attempts, gate.epochs, gate.location_indexes, strict=True
+        held_by = _holders(
+            (self._key.job_id, gate.source_vertex_id, gate.source_output),
+            tuple(gate.subtasks),
+            tuple(gate.attempts),
+            tuple(gate.epochs),
+            tuple(gate.location_indexes),
         )
-        for place, (subtask, attempt, epoch, location) in enumerate(producers):
-            name = _name_of(job, vertex, output, subtask, attempt, epoch)
-            names.setdefault(location, []).append(name)
-            places.setdefault(location, []).append(place)
-        for location, held in names.items():
-            address = gate.locations[location].data_address
-            first, end = gate.first_subpartition, gate.end_subpartition
-            yield _Call(gate.input, address, held, places[location], first, end)
+        first, end = gate.first_subpartition, gate.end_subpartition
+        for held in held_by:
+            yield _Call(gate.input, gate.locations[held.location].data_address, held, first, end)
 
     async def _fetch(self, call: _Call) -> list[FoundPartition]:
         """What the holder has, asked for until it answers."""
@@ -165,7 +174,7 @@ class InputFetcher:
         def answer() -> int:
             answers.extend(server.find(call.names, call.first, call.end))
             self._tell(call, answers)
-            return sum(partition.bytes for partition in answers)
+            return sum([partition.bytes for partition in answers])
 
         request_bytes = _REQUEST_BYTES * len(call.names)
         await self._world.network.exchange(
@@ -176,10 +185,8 @@ class InputFetcher:
     def _find_here(self, call: _Call) -> list[FoundPartition]:
         storage = self._world.storages.of(self._process.host)
         directory = self._run.shuffle_directory
-        return [
-            partition_on(storage, name, partition_base(directory, name), call.first, call.end)
-            for name in call.names
-        ]
+        bases = [partition_base(directory, name) for name in call.names]
+        return partitions_on(storage, bases, call.first, call.end)
 
     def _holder(self, address: str) -> tuple[Process, ModelledPartitionServer]:
         listener = self._world.network.listener(address)
@@ -197,23 +204,42 @@ class InputFetcher:
                         found = await self._ask(call)
                     except ConnectionLost:
                         continue
-                    lost += [partition.name for partition in found if partition.lost]
+                    lost += _lost_names(call, found)
         except TimeoutError:
             return lost
         return lost
 
     def _tell(self, call: _Call, found: Sequence[FoundPartition]) -> None:
-        observers = [observer for observer in self._world.observers if observer.sees_reads]
-        if observers:
+        if self._observers:
             reads = [
-                PartitionRead(self._key, partition.name, call.address, not partition.lost)
-                for partition in found
+                PartitionRead(self._key, name, call.address, not partition.lost)
+                for name, partition in zip(call.names, found, strict=True)
             ]
-            for observer in observers:
+            for observer in self._observers:
                 observer.partitions_read(reads)
 
 
-@lru_cache(maxsize=_NAMES_KEPT_MAX)
-def _name_of(job: str, vertex: str, output: int, subtask: int, attempt: int, epoch: int) -> str:
-    """Many attempts read the same partitions."""
-    return partition_name(AttemptKey(job, vertex, subtask, attempt, epoch), output)
+def _lost_names(call: _Call, found: Sequence[FoundPartition]) -> list[str]:
+    return [n for n, partition in zip(call.names, found, strict=True) if partition.lost]
+
+
+@lru_cache(maxsize=_EDGES_KEPT_MAX)
+def _holders(
+    source: tuple[str, str, int],
+    subtasks: tuple[int, ...],
+    attempts: tuple[int, ...],
+    epochs: tuple[int, ...],
+    locations: tuple[int, ...],
+) -> list[_Held]:
+    """What each location holds of an edge, in the order in which the locations are named. All
+    subtasks of a vertex read the same partitions."""
+    job, vertex, output = source
+    held: dict[int, _Held] = {}
+    producers = zip(subtasks, attempts, epochs, locations, strict=True)
+    for place, (subtask, attempt, epoch, location) in enumerate(producers):
+        if location not in held:
+            held[location] = _Held(location, [], [])
+        key = AttemptKey(job, vertex, subtask, attempt, epoch)
+        held[location].names.append(partition_name(key, output))
+        held[location].places.append(place)
+    return list(held.values())

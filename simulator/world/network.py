@@ -11,9 +11,10 @@ to what died with it break when it is heard again, or when keepalive finds them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
@@ -35,7 +36,12 @@ if TYPE_CHECKING:
 __all__ = ["ConnectionLost", "LinkSettings", "ProcessNetwork", "SimulatedNetwork"]
 
 _FREE_PORTS = range(32_768, 61_000)
+#: Addresses that are remembered in their parts: as many as a large world has TaskManagers.
+_ADDRESSES_KEPT_MAX = 1 << 15
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "::1", "::"})
+
+
+_split_address = functools.lru_cache(_ADDRESSES_KEPT_MAX)(split_address)
 
 
 class Listener(NamedTuple):
@@ -143,7 +149,7 @@ class SimulatedNetwork:
 
     def listener(self, address: str) -> tuple[Process, object] | None:
         """Who listens at `host:port` now, and with what; None when nobody does."""
-        name, port = split_address(address)
+        name, port = _split_address(address)
         host = self.resolve(name)
         listener = None if host is None else self._ports.get((host.name, port))
         return None if listener is None else (listener.node.process, listener.handler)
@@ -233,14 +239,14 @@ class SimulatedNetwork:
         self.note(source.name, "transfer", f"{n_bytes} to {target.name}")
         await Transfer(self.node(source), self.node(target)).run(n_bytes)
 
-    async def exchange(
+    def exchange(
         self,
         client: Process,
         server: Process,
         n_bytes: int,
         answer: Callable[[], int],
         timeout_s: float,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Send a request of so many bytes; returns when its answer has arrived.
 
         `answer` is called as the server when the request has arrived, which it must within the
@@ -250,7 +256,7 @@ class SimulatedNetwork:
         if not client.alive or not server.alive:
             raise ConnectionLost(f"{(server if client.alive else client).name} has ended")
         self.note(client.name, "transfer", f"{n_bytes} to {server.name}")
-        await Exchange(self.node(client), self.node(server), answer, timeout_s).run(n_bytes)
+        return Exchange(self.node(client), self.node(server), answer, timeout_s).run(n_bytes)
 
     # ------------------------------------------------------------------ faults
 

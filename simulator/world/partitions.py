@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdover.runtime import PartitionLookup, PartitionServer
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX
 from simulator.world.process import Process
-from simulator.world.rows import DamagedRows, Rows, read_rows
+from simulator.world.rows import NO_ROWS, DamagedRows, Rows, StoredPartition, stored_partition
 
 if TYPE_CHECKING:
     from simulator.world.storage import SimulatedStorage
@@ -27,10 +27,13 @@ class FoundPartition(NamedTuple):
     be changed) and their bytes, or why it is lost.
     """
 
-    name: str
     rows: Rows
     bytes: int
     lost: str = ""
+
+
+_NONE = FoundPartition(NO_ROWS, 0, "no finished partition of this name")
+_NOTHING = FoundPartition(NO_ROWS, 0)
 
 
 class ModelledPartitionServers:
@@ -65,25 +68,35 @@ class ModelledPartitionServer:
 
     def find(self, names: Sequence[str], first: int, end: int) -> list[FoundPartition]:
         """Subpartitions `first <= s < end` of each partition."""
-        storage = self._world.storages.of(self._process.host)
         lookup = self._lookup
-        return [
-            partition_on(storage, name, base, first, end)
-            if (base := lookup(name)) is not None
-            else FoundPartition(name, Rows(), 0, "no finished partition of this name")
-            for name in names
-        ]
+        storage = self._world.storages.of(self._process.host)
+        return partitions_on(storage, [lookup(name) for name in names], first, end)
 
 
-def partition_on(
-    storage: SimulatedStorage, name: str, base: str, first: int, end: int
-) -> FoundPartition:
-    """What a storage has of a partition whose files are `base` and their suffixes."""
-    try:
-        index = storage.read_now(base + INDEX_SUFFIX)
-        rows, n_bytes = read_rows(index, storage.read_now(base + DATA_SUFFIX), first, end)
-    except FileNotFoundError:
-        return FoundPartition(name, Rows(), 0, "no finished partition of this name")
-    except (OSError, DamagedRows) as error:
-        return FoundPartition(name, Rows(), 0, str(error))
-    return FoundPartition(name, rows, n_bytes)
+def partitions_on(
+    storage: SimulatedStorage, bases: Sequence[str | None], first: int, end: int
+) -> list[FoundPartition]:
+    """What a storage has of partitions whose files are `base` and their suffixes; None is one that
+    is not there."""
+    remembered = storage.remembered()
+    found = []
+    for base in bases:
+        if base is None:
+            found.append(_NONE)
+            continue
+        stored: StoredPartition | None = None if remembered is None else remembered.get(base)
+        if stored is None:
+            try:
+                index = storage.read_now(base + INDEX_SUFFIX)
+                stored = stored_partition(index, storage.read_now(base + DATA_SUFFIX))
+            except FileNotFoundError:
+                found.append(_NONE)
+                continue
+            except (OSError, DamagedRows) as error:
+                found.append(FoundPartition(NO_ROWS, 0, str(error)))
+                continue
+            if remembered is not None:
+                remembered[base] = stored
+        rows, n_bytes = stored.part(first, end)
+        found.append(FoundPartition(rows, n_bytes) if n_bytes or rows.ids else _NOTHING)
+    return found

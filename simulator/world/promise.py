@@ -19,6 +19,9 @@ ResultT = TypeVar("ResultT")
 
 Callback = Callable[[Any], object]
 
+#: By loop, the task that runs: `asyncio.current_task`, which takes longer to ask.
+_running_tasks: dict[Any, Any] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
+
 
 class Promise(Generic[ResultT]):
     """An awaitable as `asyncio.Future` is one, with `wake` beside."""
@@ -113,9 +116,11 @@ class Promise(Generic[ResultT]):
         callback it is goes on before this returns."""
         self._settled, self._result = True, result
         callbacks = self._callbacks
-        if callbacks is not None and len(callbacks) == 1:
+        if callbacks is None:
+            return
+        if len(callbacks) == 1:
             callback, context = callbacks[0]
-            if context.get(CURRENT) is CURRENT.get() and asyncio.current_task(self._loop) is None:
+            if context.get(CURRENT) is CURRENT.get() and self._loop not in _running_tasks:
                 self._callbacks = None
                 context.run(callback, self)
                 return
@@ -130,6 +135,8 @@ class Promise(Generic[ResultT]):
         if not self._settled:
             self._asyncio_future_blocking = True
             yield self
+        if self._settled and self._error is None and not self._cancelled:
+            return self._result  # type: ignore[return-value]
         try:
             return self.result()
         finally:

@@ -34,7 +34,7 @@ _HASH_FACTOR = 0x9E3779B97F4A7C15
 _WORD_MASK = (1 << 64) - 1
 
 #: Partitions whose content is kept in its form for reading.
-_PARTITIONS_KEPT_MAX = 1 << 16
+_PARTITIONS_KEPT_MAX = 1 << 12
 
 _ATTEMPT_BITS = 16
 _EPOCH_BITS = 16
@@ -195,9 +195,10 @@ class StoredPartition:
         if not self.targets:
             total, count = self.data_bytes, self.subpartitions
             return self.rows, total * end // count - total * first // count
-        low, high = bisect_left(self.targets, first), bisect_left(self.targets, end)
+        low = bisect_left(self.targets, first)
+        high = bisect_left(self.targets, end, low)
         if low == high:
-            return _NO_ROWS, 0
+            return NO_ROWS, 0
         start, from_byte = (self.row_ends[low - 1], self.byte_ends[low - 1]) if low else (0, 0)
         until = self.row_ends[high - 1]
         rows = Rows(self.rows.ids[start:until], self.rows.makers[start:until])
@@ -205,7 +206,7 @@ class StoredPartition:
 
 
 #: Never changed.
-_NO_ROWS = Rows()
+NO_ROWS = Rows()
 
 
 @lru_cache(maxsize=_PARTITIONS_KEPT_MAX)
@@ -226,11 +227,6 @@ def stored_partition(index: bytes, data: bytes) -> StoredPartition:
         array("q", accumulate(words[_HEAD_WORDS + 1 : entries_end : _ENTRY_WORDS])),
         array("q", accumulate(words[_HEAD_WORDS + 2 : entries_end : _ENTRY_WORDS])),
     )
-
-
-def read_rows(index: bytes, data: bytes, first: int, end: int) -> tuple[Rows, int]:
-    """Rows and bytes of subpartitions `first <= s < end`. Raises DamagedRows."""
-    return stored_partition(index, data).part(first, end)
 
 
 def _checked_index(index: bytes) -> array[int]:

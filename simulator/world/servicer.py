@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any, Never, cast
 
 import grpc
 import grpc.aio
@@ -158,8 +158,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         elif not self.has_ended():
             self._status_sent = True
             self._note(f"response {len(data)}")
-            call = self.call
-            assert isinstance(call, SingleAnswer)
+            call = cast(SingleAnswer, self.call)
             self.connection.down.post(
                 len(data),
                 call.received_answer,
@@ -260,8 +259,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
             raise grpc.aio.UsageError("RPC already finished.")
         self._unread_bytes += len(data)
         self._note(f"message {len(data)}")
-        call = self.call
-        assert isinstance(call, AnswerStream)
+        call = cast(AnswerStream, self.call)
         if self._initial_metadata is None:
             self._send_initial_metadata(())
         self.connection.down.post(len(data), call.received_message, data)

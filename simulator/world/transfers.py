@@ -17,6 +17,8 @@ from simulator.world.promise import Promise
 class Transfer:
     """Bytes from one process to another."""
 
+    __slots__ = ("_ends", "arrived", "directions", "network")
+
     def __init__(self, source: Node, target: Node) -> None:
         self.network = source.network
         self.directions: tuple[Direction, ...] = (Direction(self, source, target),)
@@ -34,7 +36,8 @@ class Transfer:
         finally:
             for direction in self.directions:
                 direction.forget()
-            self.network.stalled.pop(self, None)
+            if self.network.stalled:
+                self.network.stalled.pop(self, None)
             source.peers.pop(self, None)
             target.peers.pop(self, None)
         # Nothing of it is under way any more. What keeps itself is kept until garbage is collected,
@@ -77,6 +80,8 @@ class Transfer:
 
 class Exchange(Transfer):
     """A request and its answer, whose bytes the server tells. Awaited by the client."""
+
+    __slots__ = ("_answer",)
 
     def __init__(
         self, client: Node, server: Node, answer: Callable[[], int], timeout_s: float

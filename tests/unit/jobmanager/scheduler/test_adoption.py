@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from holdover.ids import AttemptKey
@@ -93,7 +91,7 @@ def test_two_attempts_of_one_subtask_are_never_both_adopted() -> None:
     finish(world, "s")
     holder, key = holder_of(world, "s", 0)
     other = next(w for w in world.workers.values() if w is not holder)
-    second = replace(key, attempt=1)
+    second = key._replace(attempt=1)
     execution = common_pb2.FinishedExecution()
     execution.CopyFrom(holder.stored[key])
     execution.attempt.CopyFrom(second.to_proto())

@@ -129,7 +129,7 @@ def test_a_report_about_an_older_attempts_partition_resets_nothing() -> None:
     world = started(chain(2))
     finish(world, "s")
     _, old = holder_of(world, "s", 0)
-    name = partition_name(replace(old, attempt=7), 0)
+    name = partition_name(old._replace(attempt=7), 0)
     worker, key = world.tasks()[0]
     report(world, worker, key, failure(common_pb2.FAILURE_KIND_PARTITION_LOST, name))
     world.deliver_pending()

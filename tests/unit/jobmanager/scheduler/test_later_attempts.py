@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from holdover.v1 import common_pb2
@@ -30,7 +28,7 @@ def test_a_later_attempt_takes_the_place_of_one_that_the_log_knows_and_that_is_g
     finish(world, "s")
     holder, key = holder_of(world, "s", 0)
     other = next(w for w in world.workers.values() if w is not holder)
-    second = replace(key, attempt=1)
+    second = key._replace(attempt=1)
     execution = common_pb2.FinishedExecution()
     execution.CopyFrom(holder.stored[key])
     execution.attempt.CopyFrom(second.to_proto())

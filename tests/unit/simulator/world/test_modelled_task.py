@@ -38,7 +38,7 @@ from shuffle.partition_name import partition_base
 from simulator.observer import PartitionRead
 from simulator.world.modelled_outputs import parse_sink_content
 from simulator.world.process import Process
-from simulator.world.rows import maker_subtask, read_rows
+from simulator.world.rows import maker_subtask, stored_partition
 from simulator.world.task_processes import TASK_ENTRY
 from simulator.world.world import World
 
@@ -122,7 +122,7 @@ class Worker:
     def rows(self, name: str, first: int, end: int) -> list[int]:
         storage, base = self.world.storages.of(self.host), partition_base(self.shuffle, name)
         index, data = storage.read_now(f"{base}.index"), storage.read_now(f"{base}.data")
-        return list(read_rows(index, data, first, end)[0].ids)
+        return list(stored_partition(index, data).part(first, end)[0].ids)
 
 
 async def answer(process: TaskProcess) -> TaskEvent:
@@ -348,7 +348,7 @@ def test_rows_of_an_indeterminate_stage_say_which_attempt_made_them(world: World
             base = partition_base(one.shuffle, made(1, attempt=attempt))
             storage = world.storages.of(one.host)
             index, data = storage.read_now(f"{base}.index"), storage.read_now(f"{base}.data")
-            makers.append({*read_rows(index, data, 0, 1)[0].makers})
+            makers.append({*stored_partition(index, data).part(0, 1)[0].makers})
         assert makers[0].isdisjoint(makers[1])
         assert [maker_subtask(maker) for found in makers for maker in found] == [(0, 1), (0, 1)]
 

@@ -14,7 +14,7 @@ from simulator.world.rows import (
     Rows,
     maker_of,
     maker_subtask,
-    read_rows,
+    stored_partition,
 )
 
 HASH = DistributionKind.DISTRIBUTION_KIND_HASH
@@ -30,21 +30,21 @@ def test_each_row_and_byte_is_in_one_subpartition(kind: int) -> None:
     written = rows(*range(100))
     partition = ModelledPartition.of(written, kind, 7, subtask=3, output_bytes=10_001)
     index, data = partition.encode()
-    parts = [read_rows(index, data, i, i + 1) for i in range(7)]
+    parts = [stored_partition(index, data).part(i, i + 1) for i in range(7)]
     assert sorted(i for found, _ in parts for i in found.ids) == list(written.ids)
     assert [size for _, size in parts] == partition.subpartition_bytes()
     assert sum(partition.subpartition_bytes()) == partition.data_bytes == 10_001
     assert max(len(found) for found, _ in parts) < 30
-    whole, size = read_rows(index, data, 0, 7)
+    whole, size = stored_partition(index, data).part(0, 7)
     assert (len(whole), size) == (100, 10_001)
-    assert read_rows(index, data, 2, 4)[0].ids == parts[2][0].ids + parts[3][0].ids
+    assert stored_partition(index, data).part(2, 4)[0].ids == parts[2][0].ids + parts[3][0].ids
 
 
 def test_bytes_without_rows_are_spread_evenly() -> None:
     partition = ModelledPartition.of(Rows(), HASH, 3, subtask=0, output_bytes=10)
     assert partition.subpartition_bytes() == [3, 3, 4]
     index, data = partition.encode()
-    assert [read_rows(index, data, i, i + 1)[1] for i in range(3)] == [3, 3, 4]
+    assert [stored_partition(index, data).part(i, i + 1)[1] for i in range(3)] == [3, 3, 4]
     assert data == b""
 
 
@@ -55,7 +55,7 @@ def test_who_made_a_row_travels_with_it() -> None:
     mixed.extend(made)
     assert list(mixed.makers) == [0, maker, maker]
     index, data = ModelledPartition.of(mixed, HASH, 5, 0, 0).encode()
-    found, _ = read_rows(index, data, 0, 5)
+    found, _ = stored_partition(index, data).part(0, 5)
     assert dict(zip(found.ids, found.makers, strict=True)) == {7: 0, 1: maker, 2: maker}
     assert maker_subtask(maker) == (3, 9)
     assert maker != maker_of(AttemptKey("j", "v3", 9, 3, 4), 3)
@@ -74,4 +74,4 @@ def test_damage_is_found(file: int) -> None:
     for damaged in (contents[file][:-8], b"", b"\xff" + contents[file][1:]):
         files = [damaged if i == file else content for i, content in enumerate(contents)]
         with pytest.raises(DamagedRows):
-            read_rows(files[0], files[1], 0, 1)
+            stored_partition(files[0], files[1])
