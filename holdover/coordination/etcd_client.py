@@ -128,13 +128,7 @@ class EtcdClient:
         request = etcd_pb2.LeaseKeepAliveRequest(ID=lease_id)
 
         async def renew(channel: grpc.aio.Channel) -> int:
-            stream = channel.stream_stream(
-                _KEEP_ALIVE.path,
-                _KEEP_ALIVE.request.SerializeToString,
-                _KEEP_ALIVE.response.FromString,
-            )
-            # A stream for one renewal: it has a time limit, and no past that may hold it up.
-            call = stream(iter((request,)), timeout=self._call_timeout_s)
+            call = _stream(channel, _KEEP_ALIVE)(request, timeout=self._call_timeout_s)
             return max([answer.TTL async for answer in call], default=0)
 
         ttl_s = await self._ask(renew, lease_id)
@@ -219,25 +213,31 @@ class EtcdWatch:
         self._listening.cancel()
 
     async def _listen(self, channel: grpc.aio.Channel, create: etcd_pb2.WatchRequest) -> None:
-        stream = channel.stream_stream(
-            _WATCH.path, _WATCH.request.SerializeToString, _WATCH.response.FromString
-        )
-        call = stream(timeout=_WATCH_TIMEOUT_S, metadata=_NEEDS_LEADER)
+        call = _stream(channel, _WATCH)(create, timeout=_WATCH_TIMEOUT_S, metadata=_NEEDS_LEADER)
         try:
-            await call.write(create)
-            while not self.end:
-                answer = await call.read()
-                if not isinstance(answer, etcd_pb2.WatchResponse):  # grpc.aio.EOF
-                    self.end = "etcd has ended it"
-                elif answer.canceled:
+            async for answer in call:
+                if answer.canceled:
                     self.end = answer.cancel_reason or f"compacted to {answer.compact_revision}"
-                elif answer.events:
+                    break
+                if answer.events:
                     self._rung.set()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            self.end = str(error.code() if isinstance(error, grpc.aio.AioRpcError) else error)
+        except grpc.aio.AioRpcError as error:
+            self.end = str(error.code())
         finally:
             call.cancel()
+            self.end = self.end or "etcd has ended it"
             self._rung.set()
+
+
+def _stream(
+    channel: grpc.aio.Channel, method: _Method[RequestT, ResponseT]
+) -> grpc.aio.UnaryStreamMultiCallable[RequestT, ResponseT]:
+    """A method of etcd that takes a stream of requests, of which one is enough: on the wire that is
+    a call with one request. A stream would need somebody who writes it and, where the connection
+    fails early, waits for ever."""
+    return channel.unary_stream(
+        method.path, method.request.SerializeToString, method.response.FromString
+    )
 
 
 def _problem(endpoint: str, error: grpc.aio.AioRpcError, lease_id: int) -> str:

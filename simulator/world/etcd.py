@@ -6,7 +6,8 @@ answered or told. A lease that is not renewed ends when its time has passed on t
 found at one of the looks that are half a second apart. After a start every lease has its whole time
 again, and all older revisions are compacted.
 
-Not modelled: several members and their elections, users, quota by bytes (a full etcd is `is_full`).
+Not modelled: streams of more than one request, several members and their elections, users, quota by
+bytes (a full etcd is `is_full`).
 """
 
 from __future__ import annotations
@@ -124,12 +125,12 @@ class _Server:
             "Lease": {
                 "LeaseGrant": unary(self._grant, etcd_pb2.LeaseGrantRequest),
                 "LeaseRevoke": unary(self._revoke, etcd_pb2.LeaseRevokeRequest),
-                "LeaseKeepAlive": grpc.stream_stream_rpc_method_handler(
+                "LeaseKeepAlive": grpc.unary_stream_rpc_method_handler(
                     self._keep_alive, etcd_pb2.LeaseKeepAliveRequest.FromString, _serialize
                 ),
             },
             "Watch": {
-                "Watch": grpc.stream_stream_rpc_method_handler(
+                "Watch": grpc.unary_stream_rpc_method_handler(
                     self._watch, etcd_pb2.WatchRequest.FromString, _serialize
                 )
             },
@@ -211,16 +212,13 @@ class _Server:
             self._expires_s[lease_id] = now_s
 
     async def _keep_alive(
-        self, requests: AsyncIterator[etcd_pb2.LeaseKeepAliveRequest], context: _Context
+        self, request: etcd_pb2.LeaseKeepAliveRequest, context: _Context
     ) -> AsyncIterator[etcd_pb2.LeaseKeepAliveResponse]:
-        async for request in requests:
-            ttl_s = 0
-            if request.ID in self._expires_s and request.ID in self.store.lease_ttls_s:
-                ttl_s = self.store.lease_ttls_s[request.ID]
-                self._renew(request.ID)
-            yield etcd_pb2.LeaseKeepAliveResponse(
-                header=self.store.header(), ID=request.ID, TTL=ttl_s
-            )
+        ttl_s = 0
+        if request.ID in self._expires_s and request.ID in self.store.lease_ttls_s:
+            ttl_s = self.store.lease_ttls_s[request.ID]
+            self._renew(request.ID)
+        yield etcd_pb2.LeaseKeepAliveResponse(header=self.store.header(), ID=request.ID, TTL=ttl_s)
 
     def _renew(self, lease_id: int) -> None:
         ttl_s = self.store.lease_ttls_s[lease_id]
@@ -229,9 +227,9 @@ class _Server:
     # ------------------------------------------------------------------ watches
 
     async def _watch(
-        self, requests: AsyncIterator[etcd_pb2.WatchRequest], context: _Context
+        self, request: etcd_pb2.WatchRequest, context: _Context
     ) -> AsyncIterator[etcd_pb2.WatchResponse]:
-        create = (await anext(requests)).create_request
+        create = request.create_request
         revision = create.start_revision or self.store.revision + 1
         self._watchers_seen += 1
         number, changed = self._watchers_seen, asyncio.Event()

@@ -18,15 +18,16 @@ from tests.doubles.s3_server import free_port
 
 LEASE_S = 2.0
 N = 3
-NAMES = (JOBMANAGER, f"{JOBMANAGER}-1")
+STANDBY = f"{JOBMANAGER}-1"
+NAMES = (JOBMANAGER, STANDBY)
 OPTIONS = {
     "high-availability.type": "etcd",
-    "high-availability.lease-duration": f"{LEASE_S:g} s",
     "heartbeat.interval": "400 ms",
     "heartbeat.timeout": "2 s",
 }
 _ENDPOINTS = "high-availability.etcd.endpoints"
 _LEADS = "jobmanager leads"
+_LOST = "leadership lost"
 _WAITS = "another process leads"
 _TIMEOUT_S = 30.0
 
@@ -75,6 +76,11 @@ class ElectedCluster:
         took_s = self.said(name, _LEADS, since_s)[0] - since_s
         assert took_s <= within_s, f"{name} leads {took_s:.3f} s later"
         return took_s
+
+    async def knows_that_it_lost(self, name: str, since_s: float) -> float:
+        """Wait until it knows that it does not lead any more; how long that took."""
+        await wait_until(lambda: self.said(name, _LOST, since_s), f"{name} knows", _TIMEOUT_S)
+        return self.said(name, _LOST, since_s)[0] - since_s
 
     def said(self, name: str, words: str, since_s: float) -> list[float]:
         """When the process logged the words after that time."""
@@ -135,10 +141,15 @@ async def elected_cluster(
     members: EtcdMembers,
     cluster_id: str,
     *,
+    lease_s: float = LEASE_S,
     behind_proxies: Sequence[str] = (),
 ) -> AsyncIterator[ElectedCluster]:
     """Everything is ready. `behind_proxies`: "etcd", "taskmanagers" or both."""
-    places = {_ENDPOINTS: ",".join(members.endpoints), "high-availability.cluster-id": cluster_id}
+    places = {
+        _ENDPOINTS: ",".join(members.endpoints),
+        "high-availability.cluster-id": cluster_id,
+        "high-availability.lease-duration": f"{lease_s:g} s",
+    }
     if "taskmanagers" in behind_proxies:
         places |= {"jobmanager.rpc.address": "127.0.0.2", "jobmanager.bind-host": "127.0.0.1"}
     running = await start_cluster(2, 2, {**OPTIONS, **places}, start=False)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from holdover.coordination import etcd_pb2
 from holdover.coordination.cluster_storage import ForeignStorage
-from holdover.coordination.etcd_client import EtcdClient, EtcdLeaseEnded, EtcdUnavailable
+from holdover.coordination.etcd_client import (
+    EtcdClient,
+    EtcdLeaseEnded,
+    EtcdRefused,
+    EtcdUnavailable,
+)
 from holdover.coordination.etcd_leader import EtcdLeaderElection, EtcdLeaderService
 from holdover.runtime import Runtime
+from holdover.runtime.real import real_runtime
 from simulator.world.etcd import SimulatedEtcd
 from simulator.world.world import World
 from tests.contracts.test_leader_contract import (
@@ -239,3 +247,83 @@ async def test_a_watch_of_a_forgotten_revision_ends(etcd_arm: EtcdArm) -> None:
         assert watch.end
     finally:
         watch.close()
+
+
+@pytest.mark.blocking_allowed("it is what is tested")
+@pytest.mark.asyncio(loop_factories=["real"])
+async def test_a_process_whose_loop_stands_still_loses_its_lease_and_knows_it_at_once(
+    etcd_members: EtcdMembers, tmp_path: Path
+) -> None:
+    """P29: the renewals come from the loop that runs the scheduler."""
+    service = EtcdLeaderService(
+        real_runtime(), etcd_members.endpoints, "wedged", str(tmp_path), LEASE_DURATION_S
+    )
+    election = service.election()
+    await election.campaign("jm-1:1")
+    await asyncio.sleep(LEASE_DURATION_S / 2)
+    time.sleep(LEASE_DURATION_S + 1.0)  # noqa: ASYNC251
+    assert not election.is_leader()
+    assert etcd_members.control("get", "/holdover/wedged/leader") == ""
+    async with asyncio.timeout(1.0):
+        await election.lost.wait()
+    await election.step_down()
+    await service.close()
+
+
+@pytest.mark.asyncio(loop_factories=["real"])
+async def test_an_endpoint_that_is_no_etcd_is_named(tmp_path: Path) -> None:
+    """P63."""
+    runtime = real_runtime()
+    server = runtime.network.server("127.0.0.1:0")
+    endpoint = f"127.0.0.1:{await server.start()}"
+    service = EtcdLeaderService(runtime, [endpoint], "c", str(tmp_path), LEASE_DURATION_S)
+    with pytest.raises(EtcdRefused, match=r"no etcd of version 3\.4 or newer") as refused:
+        await service.election().campaign("jm-1:1")
+    assert endpoint in str(refused.value)
+    await service.close()
+    await server.stop(0.0)
+
+
+@pytest.mark.asyncio(loop_factories=["real"])
+async def test_a_full_etcd_keeps_its_leader_and_has_a_next_one_when_there_is_space(
+    tmp_path: Path,
+) -> None:
+    """Its quota is used up, and it has raised its alarm."""
+    require_etcd()
+    members = EtcdMembers(tmp_path / "etcd", options=["--quota-backend-bytes", str(1 << 20)])
+    members.start()
+    service = EtcdLeaderService(
+        real_runtime(), members.endpoints, "full", str(tmp_path / "storage"), LEASE_DURATION_S
+    )
+    first, second = service.election(), service.election()
+    try:
+        members.wait_until_healthy()
+        await first.campaign("jm-1:1")
+        fill(members)
+        await asyncio.sleep(2 * LEASE_DURATION_S)
+        assert first.is_leader()
+        await first.step_down()
+        campaign = asyncio.create_task(second.campaign("jm-2:1"))
+        await asyncio.sleep(1.0)
+        assert not campaign.done()
+        members.control("del", "--prefix", "fill")
+        members.control("compact", str(members.revision()))
+        members.control("defrag")
+        members.control("alarm", "disarm")
+        async with asyncio.timeout(WATCHDOG_S):
+            await campaign
+    finally:
+        await second.step_down()
+        await service.close()
+        members.kill()
+
+
+def fill(members: EtcdMembers) -> None:
+    """Write until etcd refuses."""
+    for number in range(100):
+        try:
+            members.control("put", f"fill-{number}", "x" * 100_000)
+        except AssertionError as refusal:
+            assert "database space exceeded" in str(refusal)
+            return
+    raise AssertionError("it is never full")
