@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdover.config.file import read_config_file
-from holdover.config.options import OPTIONS, RELATIONS
+from holdover.config.options import OPTIONS
+from holdover.config.relations import RELATIONS
 from holdover.config.values import Option
 from holdover.errors import ConfigurationError
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdover.config.options import OPTIONS, RELATIONS
+from holdover.config.options import OPTIONS
+from holdover.config.relations import RELATIONS
 
 _INTRODUCTION = """\
 # Configuration

@@ -17,7 +17,6 @@ from holdover.config.values import (
     Endpoints,
     Integer,
     Option,
-    Relation,
     Size,
     StoragePath,
     Text,
@@ -100,8 +99,17 @@ TASKMANAGER_RESOURCE_ID = Option(
         "empty, or at most 64 letters, digits, '.', '_' and '-' that begin with a letter or digit",
     ),
     "",
-    "Name of the TaskManager, by which it is known in listings, logs and recovery reports; empty"
-    " makes a new name at every start.",
+    "Name of the TaskManager, by which it is known in listings, logs and recovery reports, and"
+    " under which it finds its finished partitions after its own restart; empty makes a new name"
+    " at every start.",
+)
+TASKMANAGER_RETAINED_PARTITIONS_MAX_BYTES = Option(
+    "taskmanager.retained-partitions.max-bytes",
+    Size(0),
+    "0 b",
+    "Bytes of finished partitions above which a TaskManager asks the JobManager which of them no"
+    " unfinished subtask needs, and deletes those, the oldest first; what is needed stays,"
+    " however much it is. 0 is no bound.",
 )
 TASKMANAGER_REGISTRATION_TIMEOUT = Option(
     "taskmanager.registration.timeout",
@@ -240,7 +248,8 @@ BATCH_JOB_RECOVERY_SNAPSHOT_MIN_PAUSE = Option(
     "execution.batch.job-recovery.snapshot.min-pause",
     Duration(0),
     "3 min",
-    "Least time between two snapshots of a source's enumerator.",
+    "Accepted, and without effect: every event of a source's subtask tells what it has read, so the"
+    " state of its enumerator is never older than the log.",
     job_level=True,
 )
 BATCH_JOB_RECOVERY_SCHEDULE_WHILE_WAITING = Option(
@@ -257,6 +266,15 @@ BATCH_JOB_RECOVERY_ADOPTION_TIMEOUT = Option(
     "2 s",
     "How long a subtask without a finished event is held back during that wait because a worker"
     " that has not registered yet may offer its finished output.",
+    job_level=True,
+)
+BATCH_JOB_RECOVERY_TASKMANAGER_RESTART_TIMEOUT = Option(
+    "execution.batch.job-recovery.taskmanager-restart.timeout",
+    Duration(0),
+    "0 ms",
+    "How long the finished work of a TaskManager that is lost while the JobManager lives waits for"
+    " it to be started again with its disk; 0 makes what is needed anew at once. What it brings"
+    " back before that is done counts in any case.",
     job_level=True,
 )
 
@@ -455,43 +473,3 @@ LOG_LEVEL = Option(
 OPTIONS: Final[dict[str, Option[object]]] = {
     option.key: option for option in list(globals().values()) if isinstance(option, Option)
 }
-
-#: What must hold between options (P63).
-RELATIONS: Final = (
-    Relation(
-        HEARTBEAT_INTERVAL,
-        HEARTBEAT_TIMEOUT,
-        or_equal=False,
-        reason="a peer would count as lost between two heartbeats",
-    ),
-    Relation(
-        BATCH_JOB_RECOVERY_PREVIOUS_WORKER_RECOVERY_TIMEOUT,
-        TASKMANAGER_REGISTRATION_TIMEOUT,
-        or_equal=False,
-        reason="workers would release their partitions while a new leader still waits for them",
-    ),
-    Relation(
-        TASKMANAGER_REGISTRATION_INITIAL_BACKOFF,
-        TASKMANAGER_REGISTRATION_MAX_BACKOFF,
-        or_equal=True,
-        reason="the first pause would be longer than the longest",
-    ),
-    Relation(
-        RESTART_STRATEGY_EXPONENTIAL_DELAY_INITIAL_BACKOFF,
-        RESTART_STRATEGY_EXPONENTIAL_DELAY_MAX_BACKOFF,
-        or_equal=True,
-        reason="the first pause would be longer than the longest",
-    ),
-    Relation(
-        AUTO_PARALLELISM_MIN_PARALLELISM,
-        AUTO_PARALLELISM_MAX_PARALLELISM,
-        or_equal=True,
-        reason="no number of subtasks would be allowed",
-    ),
-    Relation(
-        JOB_EVENT_STORE_WRITE_BUFFER_SIZE,
-        JOB_EVENT_STORE_WRITE_BUFFER_MAX_SIZE,
-        or_equal=True,
-        reason="the buffer would be full before it is written out",
-    ),
-)
