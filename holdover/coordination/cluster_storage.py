@@ -16,7 +16,12 @@ import posixpath
 from collections.abc import Iterator
 
 from holdover.coordination.leader import LeaderStateDamaged
-from holdover.runtime import Disk, ObjectStoreUnavailable, StorageNotWritable
+from holdover.runtime import (
+    Disk,
+    ObjectStoreFenced,
+    ObjectStoreUnavailable,
+    StorageNotWritable,
+)
 
 
 class ForeignStorage(OSError):
@@ -85,10 +90,10 @@ class ClusterStorage:
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        """An error names the directory, unless the store may do it later."""
+        """An error names the directory, unless the store may do it later, or for another leader."""
         try:
             yield
-        except ObjectStoreUnavailable:
+        except (ObjectStoreUnavailable, ObjectStoreFenced):
             raise
         except OSError as error:
             raise StorageNotWritable(self.directory, error) from error

@@ -24,7 +24,12 @@ from holdover.coordination.cluster_storage import ClusterStorage
 from holdover.coordination.etcd_client import EtcdClient, EtcdLeaseEnded, EtcdUnavailable
 from holdover.coordination.etcd_keys import ClusterState, EtcdKeys, LeaderKey
 from holdover.coordination.leader import LeaderRecord, Leadership
-from holdover.runtime import ObjectStoreUnavailable, Runtime, is_object_url
+from holdover.runtime import (
+    ObjectStoreFenced,
+    ObjectStoreUnavailable,
+    Runtime,
+    is_object_url,
+)
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import Supervisor
 
@@ -38,6 +43,11 @@ _CALL_PART = 0.15
 _CALL_TIMEOUT_MIN_S = 0.3
 _CALL_TIMEOUT_MAX_S = 2.0
 _RELEASE_TIMEOUT_S = 1.0
+# Of the lease's duration: how often the leader looks whether another has used its directory.
+_STORAGE_LOOK_PART = 0.5
+
+# What ends one attempt to lead, but not the campaign.
+_TO_BE_RETRIED = (EtcdUnavailable, EtcdLeaseEnded, ObjectStoreUnavailable, ObjectStoreFenced)
 
 _log = Log(__name__)
 
@@ -91,7 +101,7 @@ class EtcdLeaderElection:
             try:
                 await self._until_nobody_leads()
                 leader = await self._try_to_lead(address)
-            except (EtcdUnavailable, EtcdLeaseEnded, ObjectStoreUnavailable) as error:
+            except _TO_BE_RETRIED as error:
                 if not self._is_failing:
                     _log.warning("cannot campaign just now, will retry", error=error)
                 self._is_failing = True
@@ -101,6 +111,7 @@ class EtcdLeaderElection:
         self._supervisor = Supervisor("etcd leader election", on_fatal=self._on_fatal)
         self._supervisor.run("renew the lease", self._renew)
         self._supervisor.run("watch the leader's key", self._watch)
+        self._supervisor.run("watch the storage directory", self._watch_storage)
         _log.info("leadership won", epoch=leader.epoch, address=address)
         return Leadership(leader.epoch)
 
@@ -220,6 +231,20 @@ class EtcdLeaderElection:
                 self._lose("its key in etcd was deleted")
             elif found.create_revision != held.leader.create_revision:
                 self._lose(f"{found.address} leads")
+
+    async def _watch_storage(self) -> None:
+        """Another etcd may have made somebody leader of the same directory, who has then raised the
+        epoch there."""
+        while True:
+            pause_s = _STORAGE_LOOK_PART * self._lease_duration_s
+            await asyncio.sleep(self._runtime.randomness.uniform(0.5, 1) * pause_s)
+            try:
+                newest = await self._storage.newest_epoch()
+            except OSError as error:
+                _log.warning("cannot read the newest epoch, will retry", error=error)
+                continue
+            if self._held is not None and newest > self._held.leader.epoch:
+                self._lose(f"epoch {newest} leads in the same storage directory, by another etcd")
 
     def _lose(self, reason: str) -> None:
         if not self._lost.is_set():

@@ -210,6 +210,20 @@ async def test_a_leader_whose_lease_is_taken_away_stops_at_once(etcd_arm: EtcdAr
         await etcd_arm.client.keep_alive(kv.lease)
 
 
+async def test_a_leader_whose_directory_another_etcd_gives_away_stops(
+    etcd_arm: EtcdArm,
+) -> None:
+    """P61: half of the processes were told of another etcd, or it was made anew."""
+    first = etcd_arm.election()
+    leadership = await first.campaign("jm-1:1")
+    etcd_arm.cluster_id += "-elsewhere"
+    second = etcd_arm.election()
+    assert (await second.campaign("jm-2:1")).epoch > leadership.epoch
+    async with asyncio.timeout(LEASE_DURATION_S):
+        await first.lost.wait()
+    assert second.is_leader()
+
+
 async def test_a_leader_keeps_its_lease_for_as_long_as_it_lives(etcd_arm: EtcdArm) -> None:
     first, second = etcd_arm.election(), etcd_arm.election()
     await first.campaign("jm-1:1")
