@@ -101,7 +101,7 @@ class Dispatcher:
         """Count the recovery that begins now; False, and parked, when it was tried too often."""
         try:
             attempts = await self._store.raise_recovery_attempts(job.job_id)
-        except OSError as error:
+        except (OSError, StorageError) as error:
             # The count guards against leaders that die of this job, which this is no sign of.
             _log.warning("a recovery is not counted", job=job.job_id, reason=str(error))
             attempts = job.recovery_attempts

@@ -47,6 +47,8 @@ _REPORTS_OVERHEAD_BYTES: Final = 64
 _REPORT_FRAMING_BYTES: Final = 8
 _WORKERS_BYTES_MAX: Final = 16 * 1024 * 1024
 _COUNTER_BYTES_MAX: Final = 16
+#: Jobs that are read at a time: an object store answers each question late, and many at once.
+_LOADS_MAX: Final = 16
 
 _log = Log(__name__)
 
@@ -207,22 +209,24 @@ class JobStore:
             return True
 
     async def load_all(self) -> list[StoredJob | BrokenJob]:
-        """All jobs that have not ended, by id. One that cannot be read stops no other (case P10).
+        """All jobs that have not ended, by id, a few read at a time. One that cannot be read stops
+        no other (case P10).
 
         What is left of ended jobs, and of submissions that were never acknowledged, is removed;
         `jobs_to_clean_up` names those for which that failed.
         """
-        jobs: list[StoredJob | BrokenJob] = []
-        for job_id in await self._job_directories():
+        room = asyncio.Semaphore(_LOADS_MAX)
+
+        async def load(job_id: str) -> StoredJob | BrokenJob | None:
             try:
-                job = await self._load(job_id)
+                async with room:
+                    return await self._load(job_id)
             except (OSError, StorageError) as error:
                 _log.error("job cannot be loaded", job=job_id, reason=str(error))
-                jobs.append(BrokenJob(job_id, str(error)))
-                continue
-            if job is not None:
-                jobs.append(job)
-        return jobs
+                return BrokenJob(job_id, str(error))
+
+        found = await asyncio.gather(*(load(job_id) for job_id in await self._job_directories()))
+        return [job for job in found if job is not None]
 
     async def jobs_to_clean_up(self) -> list[str]:
         """Ended jobs of which something is left: call `remove` for each, again if it fails."""
@@ -377,7 +381,8 @@ class JobStore:
 
     async def _refuse_events_without_graph(self, job_id: str) -> None:
         """Events prove that the job was acknowledged: it is no new one (case P09)."""
-        if await list_segments(self._disk, self.events_directory(job_id)):
+        there = await list_segments(self._disk, self.events_directory(job_id))
+        if there or await self.has_recorded_events(job_id):
             raise StoredFileDamaged(
                 self._graph_path(job_id), "the file is missing, though the job has events"
             )

@@ -4,23 +4,18 @@ should not be there.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdover.cli.tpch.ledger import LedgerLine, Subtask
-from holdover.v1.job_pb2 import JobGraph
-from shuffle.partition_name import INDEX_SUFFIX, PartitionIdentity, parse_partition_name
+from shuffle.finished_record import RECORD_SUFFIX
 
 # Files of a TaskManager that belong to no job.
 _TASKMANAGERS_OWN = ("lock", "generated", "tasks.log")
 # Directories of the storage that hold something for each unfinished job.
 _UNFINISHED = "jobs"
-
-Producer = tuple[str, str, int, int, int]
-"""(job, vertex, subtask, attempt, epoch)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +41,17 @@ class Rerun:
 
 
 class FinishedWork:
-    """Which subtasks of a job have been seen finished, that is with all of their partitions
-    published on the disk of a TaskManager.
+    """Which subtasks of a job have been seen finished, that is with the record of an attempt on the
+    disk of a TaskManager, by which the attempt is found again after any restart.
     """
 
-    def __init__(self, graph: JobGraph) -> None:
-        self._outputs = {vertex.vertex_id: len(vertex.outputs) for vertex in graph.vertices}
+    def __init__(self) -> None:
         self._seen_wall_s: dict[Subtask, float] = {}
 
-    def look(self, published: Iterable[PartitionIdentity], wall_s: float) -> None:
-        """Take note of what is published at that moment."""
-        outputs = Counter(identity.producer for identity in published)
-        for (_, vertex_id, subtask, _, _), count in outputs.items():
-            if count == self._outputs[vertex_id]:
-                self._seen_wall_s.setdefault((vertex_id, subtask), wall_s)
+    def look(self, finished: Iterable[Subtask], wall_s: float) -> None:
+        """Take note of what is finished at that moment."""
+        for subtask in finished:
+            self._seen_wall_s.setdefault(subtask, wall_s)
 
     def reruns(self, lines: Iterable[LedgerLine]) -> list[Rerun]:
         """Those that have begun again afterwards, by the word of the tasks."""
@@ -75,13 +67,13 @@ class FinishedWork:
         ]
 
 
-def published(partitions: Path) -> dict[str, list[PartitionIdentity]]:
-    """All partitions below a directory that are published, by job."""
-    found: dict[str, list[PartitionIdentity]] = {}
-    for index in sorted(partitions.glob(f"*/*/shuffle/*/*{INDEX_SUFFIX}")):
-        job_id = index.parent.name
-        identity = parse_partition_name(f"{job_id}/{index.name.removesuffix(INDEX_SUFFIX)}")
-        found.setdefault(job_id, []).append(identity)
+def finished_on_disk(partitions: Path) -> dict[str, list[Subtask]]:
+    """Subtasks of which a finished attempt is recorded below a directory, by job."""
+    found: dict[str, list[Subtask]] = {}
+    for record in sorted(partitions.glob(f"*/*/shuffle/*/*{RECORD_SUFFIX}")):
+        stem = record.name.removesuffix(RECORD_SUFFIX)
+        vertex_id, subtask, _attempt, _epoch = stem.rsplit("-", 3)
+        found.setdefault(record.parent.name, []).append((vertex_id, int(subtask)))
     return found
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdover.cli.chaos_evidence import FinishedWork, left_files, orphans, published
+from holdover.cli.chaos_evidence import FinishedWork, finished_on_disk, left_files, orphans
 from holdover.cli.chaos_facts import ChaosFacts, ChaosPlan
 from holdover.cli.chaos_kills import Killer, strokes
 from holdover.cli.local_cluster import LocalCluster
@@ -152,7 +152,7 @@ class Chaos:
     async def _job(self, client: Client, number: int, job_id: str) -> None:
         output = self._outputs / f"{job_id}-output"
         graph = QUERIES[number].job(self._data, str(output)).build(job_id)
-        run = _Run(number, job_id, self._outputs, FinishedWork(graph), time.monotonic())
+        run = _Run(number, job_id, self._outputs, FinishedWork(), time.monotonic())
         add_ledger(graph, run.ledger)
         self._running[job_id] = run
         try:
@@ -227,10 +227,10 @@ class Chaos:
     def _look(self) -> None:
         """Note all finished work that is on the disks while the victims of a stroke are dead."""
         wall_s = time.time()
-        for job_id, partitions in published(self._partitions).items():
+        for job_id, subtasks in finished_on_disk(self._partitions).items():
             run = self._running.get(job_id)
             if run is not None:
-                run.finished_work.look(partitions, wall_s)
+                run.finished_work.look(subtasks, wall_s)
 
     @property
     def _partitions(self) -> Path:

@@ -13,6 +13,7 @@ import signal
 
 import pytest
 
+from holdover.cli.local_cluster import JOBMANAGER
 from holdover.errors import JobEnded
 from holdover.v1.common_pb2 import JobState
 from holdover.v1.jobmanager_pb2 import RecoveryReport, WorkerReturnKind
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.slow
 
 WAIT = "execution.batch.job-recovery.previous-worker.recovery.timeout"
 ADOPTION = "execution.batch.job-recovery.adoption-timeout"
+RESTART = "execution.batch.job-recovery.taskmanager-restart.timeout"
 IN_TIME = WorkerReturnKind.WORKER_RETURN_KIND_IN_TIME
 LATE = WorkerReturnKind.WORKER_RETURN_KIND_LATE
 
@@ -278,6 +280,26 @@ async def test_a_job_that_got_nothing_done_under_three_leaders_is_parked_with_al
     await running.client.retry(job.job_id)
     await running.finished(job)
     once(job, "S", 6)
+
+
+async def test_the_finished_work_of_a_taskmanager_that_is_started_again_in_time_is_waited_for(
+    start_cluster: StartCluster,
+) -> None:
+    """Under a living JobManager, which has missed it: nothing that had finished runs again."""
+    running = await start_cluster(options={RESTART: "60 s"})
+    job = await until_held_back(running, chain(running.directory, 6))
+    held = held_subtasks(running, job, "S", "tm-0")
+    assert 0 < len(held) < 6
+    await running.cluster.kill_taskmanager(0)
+    await wait_until(lambda: running.logged(JOBMANAGER, "taskmanager lost"), "it is missed")
+    running.cluster.start_taskmanager(0)
+    await running.taskmanagers(3)
+    job.gates.open("M")
+    await running.finished(job)
+
+    once(job, "S", 6)
+    assert set(job.ledger.ends().values()) == {1}
+    assert await running.client.recovery_reports(job.job_id) == []
 
 
 async def test_a_late_taskmanager_deletes_what_it_brings_and_is_welcome_with_its_slots(

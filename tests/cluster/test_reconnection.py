@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import socket
 
@@ -184,7 +185,7 @@ async def test_what_a_taskmanager_held_that_died_with_the_jobmanager_is_made_aga
     assert not (await running.report(job)).early_end
 
 
-async def test_a_taskmanager_that_was_started_anew_is_missed_at_once(
+async def test_a_taskmanager_that_was_started_anew_on_an_empty_disk_is_missed_at_once(
     start_cluster: StartCluster,
 ) -> None:
     """P22: a new process under the old name holds nothing of before; nobody waits for more."""
@@ -193,6 +194,7 @@ async def test_a_taskmanager_that_was_started_anew_is_missed_at_once(
     await running.durable(job)
     gone = {held.identity.subtask for held in running.held(job.job_id, "tm-0")}
     await running.cluster.kill_taskmanager(0)
+    shutil.rmtree(running.cluster.directory / "tmp" / "tm-0")
     await running.restart_jobmanager()
     running.cluster.start_taskmanager(0)
     await running.taskmanagers(3)

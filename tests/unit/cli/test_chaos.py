@@ -11,29 +11,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from holdover.cli.chaos_evidence import FinishedWork, left_files, orphans, published
+from holdover.cli.chaos_evidence import FinishedWork, finished_on_disk, left_files, orphans
 from holdover.cli.chaos_facts import ChaosFacts, ChaosPlan
 from holdover.cli.chaos_kills import KillKind, strokes
 from holdover.cli.main import app
 from holdover.cli.tpch.ledger import LedgerLine
-from holdover.v1.job_pb2 import JobGraph
-from shuffle.partition_name import PartitionIdentity
+from holdover.ids import AttemptKey
+from shuffle.finished_record import record_name
 
 PLAN = ChaosPlan(seed=1, duration_s=60.0, scale=0.25)
-
-
-def graph() -> JobGraph:
-    """Vertex a has two outputs, b has one."""
-    job = JobGraph()
-    job.vertices.add(vertex_id="a").outputs.add()
-    job.vertices[0].outputs.add()
-    job.vertices.add(vertex_id="b").outputs.add()
-    return job
-
-
-def partition(vertex: str, output: int, attempt: int = 0) -> PartitionIdentity:
-    """An output of subtask 0."""
-    return PartitionIdentity("job", vertex, output, 0, attempt, 1)
 
 
 def line(what: str, vertex: str, attempt: int, wall_s: float) -> LedgerLine:
@@ -56,10 +42,12 @@ def test_a_seed_draws_the_same_strokes_and_all_kinds_of_them() -> None:
 
 
 def test_finished_work_is_lost_when_its_subtask_begins_again_after_it_was_seen() -> None:
-    work = FinishedWork(graph())
-    work.look([partition("a", 0), partition("a", 1), partition("b", 0)], 10.0)
+    work = FinishedWork()
+    work.look([("a", 0), ("b", 0)], 10.0)
+    work.look([("a", 0)], 13.0)
     said = [line("start", "a", 0, 5.0), line("end", "a", 0, 9.0), line("start", "b", 0, 9.5)]
     assert work.reruns(said) == []
+    assert work.reruns([*said, line("start", "c", 1, 12.0)]) == []
     (rerun,) = work.reruns([*said, line("start", "a", 1, 12.0)])
     assert rerun.subtask == ("a", 0)
     assert str(rerun) == (
@@ -67,17 +55,11 @@ def test_finished_work_is_lost_when_its_subtask_begins_again_after_it_was_seen()
     )
 
 
-def test_work_of_which_a_part_is_published_has_not_finished() -> None:
-    work = FinishedWork(graph())
-    work.look([partition("a", 0), partition("a", 1, attempt=1)], 10.0)
-    assert work.reruns([line("start", "a", 2, 12.0)]) == []
-
-
-def test_published_partitions_and_everything_that_may_not_be_left_are_found(tmp_path: Path) -> None:
+def test_finished_work_and_everything_that_may_not_be_left_are_found(tmp_path: Path) -> None:
     partitions, storage, outputs = (tmp_path / name for name in ("tmp", "storage", "jobs"))
     shuffle = partitions / "tm-0" / "tm-0" / "shuffle" / "job"
     files = [
-        shuffle / "a-0-3-0-1.index",
+        shuffle / record_name(AttemptKey("job", "a", 3, 0, 1)).removeprefix("job/"),
         shuffle / "a-0-3-0-1.data",
         storage / "default" / "jobs" / "job" / "graph.pb",
         outputs / "job-output" / ".staging-1" / "part-0.parquet",
@@ -91,7 +73,7 @@ def test_published_partitions_and_everything_that_may_not_be_left_are_found(tmp_
     for file in [*files, *allowed]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-    assert published(partitions) == {"job": [PartitionIdentity("job", "a", 0, 3, 0, 1)]}
+    assert finished_on_disk(partitions) == {"job": [("a", 3)]}
     left = left_files(partitions, storage, outputs)
     assert left == sorted(map(str, [files[0], files[1], files[2].parent, files[3].parent]))
 
