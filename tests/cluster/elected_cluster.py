@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -123,6 +126,18 @@ class ElectedCluster:
         assert epochs == sorted(epochs), "an older leader has deployed after a newer one"
         all_epochs = self.epochs()
         assert all_epochs == sorted(set(all_epochs))
+
+    async def listed(self) -> str:
+        """What `holdover list` says that was told of nothing but etcd."""
+        keys = ("high-availability.type", _ENDPOINTS, "high-availability.cluster-id")
+        defines = [f"{key}={self.running.cluster.options[key]}" for key in keys]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "holdover.cli.main", "list", "--json"),
+            *itertools.chain.from_iterable(("-D", define) for define in defines),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(_TIMEOUT_S):
+            return (await process.communicate())[0].decode()
 
     def cut(self, *proxies: Proxy) -> None:
         """Nothing comes through; connections stay open."""

@@ -111,7 +111,7 @@ async def test_a_paused_leader_is_succeeded_and_does_nothing_when_it_wakes(
 async def test_a_leader_that_is_asked_to_stop_hands_over_at_once(
     etcd: EtcdMembers, start_cluster: StartCluster
 ) -> None:
-    """P31, P62: nothing of the job is lost or deleted."""
+    """P31, P62: nothing of the job is lost or deleted, and commands find the new leader."""
     took_s = []
     async with elected_cluster(start_cluster, etcd, cluster_id()) as elected:
         for number in range(ROUNDS or 1):
@@ -123,6 +123,7 @@ async def test_a_leader_that_is_asked_to_stop_hands_over_at_once(
             ended = await elected.running.cluster.wait_for_end(leader, 5.0)
             assert ended is not None
             assert ended.code == 0
+            assert job.job_id in await elected.listed()
             await elected.finish(job)
             await elected.start_jobmanager(leader)
             await elected.waits(leader, asked_s)
