@@ -123,13 +123,20 @@ class EtcdClient:
         """End a lease and delete its keys. Raises `EtcdLeaseEnded` when it has ended before."""
         await self._call(_REVOKE, etcd_pb2.LeaseRevokeRequest(ID=lease_id))
 
-    async def keep_alive(self, lease_id: int) -> int:
-        """Begin the lease's time anew; how many seconds it has. Raises `EtcdLeaseEnded`, too."""
-        request = etcd_pb2.LeaseKeepAliveRequest(ID=lease_id)
+    async def keep_alive(self, lease_id: int, key: bytes) -> int:
+        """Begin the time of the lease that `key` is bound to anew; how many seconds it has.
+
+        It counts only if the same member can then read the key, which needs a majority: a member
+        that was etcd's leader and has not noticed that it is no more would renew as well, and its
+        successor would end the lease. Raises `EtcdLeaseEnded`, too.
+        """
+        renewal = etcd_pb2.LeaseKeepAliveRequest(ID=lease_id)
 
         async def renew(channel: grpc.aio.Channel) -> int:
-            call = _stream(channel, _KEEP_ALIVE)(request, timeout=self._call_timeout_s)
-            return max([answer.TTL async for answer in call], default=0)
+            call = _stream(channel, _KEEP_ALIVE)(renewal, timeout=self._call_timeout_s)
+            ttl_s = max([answer.TTL async for answer in call], default=0)
+            found = await self._unary(channel, _RANGE, etcd_pb2.RangeRequest(key=key))
+            return ttl_s if [kv.lease for kv in found.kvs] == [lease_id] else 0
 
         ttl_s = await self._ask(renew, lease_id)
         if ttl_s <= 0:
@@ -155,13 +162,18 @@ class EtcdClient:
 
     async def _call(self, method: _Method[RequestT, ResponseT], request: RequestT) -> ResponseT:
         async def call(channel: grpc.aio.Channel) -> ResponseT:
-            unary = channel.unary_unary(
-                method.path, method.request.SerializeToString, method.response.FromString
-            )
-            response: ResponseT = await unary(request, timeout=self._call_timeout_s)
-            return response
+            return await self._unary(channel, method, request)
 
         return await self._ask(call, getattr(request, "ID", 0))
+
+    async def _unary(
+        self, channel: grpc.aio.Channel, method: _Method[RequestT, ResponseT], request: RequestT
+    ) -> ResponseT:
+        call = channel.unary_unary(
+            method.path, method.request.SerializeToString, method.response.FromString
+        )
+        response: ResponseT = await call(request, timeout=self._call_timeout_s)
+        return response
 
     async def _ask(self, call: Callable[[grpc.aio.Channel], Awaitable[T]], lease_id: int) -> T:
         """Make the call at one member after another, until one answers."""

@@ -144,6 +144,12 @@ class EtcdKeys:
         )
         return answer.succeeded
 
+    async def keep_alive(self, leader: LeaderKey) -> int:
+        """Renew the leader's lease; how many seconds it has from now on. Raises `EtcdUnavailable`,
+        `EtcdRefused`, `EtcdLeaseEnded`.
+        """
+        return await self.client.keep_alive(leader.lease_id, self.leader_key)
+
     def _range(self) -> etcd_pb2.RequestOp:
         request = etcd_pb2.RangeRequest(key=self._prefix, range_end=self._prefix_end)
         return etcd_pb2.RequestOp(request_range=request)

@@ -205,7 +205,7 @@ class EtcdLeaderElection:
             sent_s = self._clock.monotonic_s()
             try:
                 async with asyncio.timeout(max(0.0, held.until_s - sent_s)):
-                    duration_s = await self._keys.client.keep_alive(held.leader.lease_id)
+                    duration_s = await self._keys.keep_alive(held.leader)
                 self._held = replace(held, until_s=sent_s + _TRUSTED_PART * duration_s)
                 self._is_failing = False
                 pause_s = _RENEWAL_PART * duration_s

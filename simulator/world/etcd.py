@@ -52,6 +52,9 @@ class SimulatedEtcd:
         self.is_full = False
         #: Whether its watches say nothing, without an error.
         self.is_deaf = False
+        #: Whether it has no majority and does not know it: it goes on renewing leases, and nothing
+        #: else is answered.
+        self.is_alone = False
         self._world = world
         self._port = port
         self._server: _Server | None = None
@@ -143,6 +146,8 @@ class _Server:
     def _answered(self, method: Callable[..., Any]) -> Callable[..., Any]:
         async def handler(request: Any, context: _Context) -> Any:
             try:
+                if self._etcd.is_alone:
+                    raise EtcdError("UNAVAILABLE", "etcdserver: no leader")
                 return await method(request)
             except EtcdError as error:
                 await context.abort(grpc.StatusCode[error.code], error.details)

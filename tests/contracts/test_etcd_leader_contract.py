@@ -207,7 +207,7 @@ async def test_a_leader_whose_lease_is_taken_away_stops_at_once(etcd_arm: EtcdAr
     async with asyncio.timeout(1.0):
         await election.lost.wait()
     with pytest.raises(EtcdLeaseEnded):
-        await etcd_arm.client.keep_alive(kv.lease)
+        await etcd_arm.client.keep_alive(kv.lease, kv.key)
 
 
 async def test_a_leader_whose_directory_another_etcd_gives_away_stops(

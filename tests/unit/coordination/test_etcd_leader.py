@@ -237,6 +237,22 @@ def test_a_full_etcd_costs_nobody_the_leadership_and_the_next_waits_for_space(
     scene.world.run(play())
 
 
+def test_a_renewal_without_a_majority_of_etcd_does_not_count(scene: Scene) -> None:
+    """P29: its successor among the members may end the lease at any time."""
+
+    async def play() -> None:
+        first = scene.candidate("jm-1")
+        await scene.led(first)
+        await asyncio.sleep(TTL_S)
+        scene.etcd.is_alone = True
+        took_s = await scene.until(lambda: first.lost_s != [], TTL_S)
+        assert took_s > TTL_S / 2
+        scene.etcd.is_alone = False
+        await scene.led(first, times=2)
+
+    scene.world.run(play())
+
+
 def test_an_answer_that_is_lost_leaves_no_leader_that_does_not_know(scene: Scene) -> None:
     """The key may have been made although nobody heard of it."""
 
