@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PROTOS := $(wildcard proto/holdover/v1/*.proto)
+PROTOS := $(wildcard proto/holdover/*/*.proto)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Each stamp is newer than what it was made from.
@@ -101,4 +101,4 @@ docs: setup
 
 clean:
 	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	rm -f holdover/v1/*_pb2*.py holdover/v1/*_pb2*.pyi
+	rm -f holdover/*/*_pb2*.py holdover/*/*_pb2*.pyi

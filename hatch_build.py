@@ -1,4 +1,4 @@
-"""Generates the gRPC stubs of ``holdover.v1`` from ``proto/``.
+"""Generates the gRPC stubs of ``holdover.v1``, and messages of other systems, from ``proto/``.
 
 Two ways in: hatchling calls `StubsBuildHook` for every wheel, sdist and editable install, and
 ``python hatch_build.py`` (``make proto``) does the same by hand. The stubs are build products:
@@ -16,7 +16,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PROTO_ROOT = "proto"
-PACKAGE = Path("holdover") / "v1"
+#: The public contract, and what the coordination speaks with etcd.
+PACKAGES = (Path("holdover") / "v1", Path("holdover") / "coordination")
 
 
 def _plugin(name: str) -> str:
@@ -29,7 +30,7 @@ def _plugin(name: str) -> str:
 
 
 def generate(root: Path) -> list[Path]:
-    """Writes the stubs of every ``proto/holdover/v1/*.proto`` under `root`; returns their paths.
+    """Writes the stubs of every ``.proto`` file of `PACKAGES` under `root`; returns their paths.
 
     Raises RuntimeError when there is nothing to compile or protoc reports an error.
     """
@@ -37,9 +38,12 @@ def generate(root: Path) -> list[Path]:
     from grpc_tools import protoc
 
     proto_root = root / PROTO_ROOT
-    sources = sorted((proto_root / PACKAGE).glob("*.proto"))
-    if not sources:
-        raise RuntimeError(f"no .proto file under {proto_root / PACKAGE}")
+    sources = sorted(
+        path for package in PACKAGES for path in (proto_root / package).glob("*.proto")
+    )
+    for package in PACKAGES:
+        if not any(source.parent == proto_root / package for source in sources):
+            raise RuntimeError(f"no .proto file under {proto_root / package}")
     well_known = Path(grpc_tools.__file__).parent / "_proto"
     status = protoc.main(
         [
@@ -57,11 +61,16 @@ def generate(root: Path) -> list[Path]:
     )
     if status != 0:
         raise RuntimeError(f"protoc failed with status {status}; its messages are above")
-    stubs = sorted((root / PACKAGE).glob("*_pb2*.py*"))
-    current = tuple(f"{source.stem}_pb2" for source in sources)
-    for stale in [stub for stub in stubs if not stub.name.startswith(current)]:
+    stubs = sorted(path for package in PACKAGES for path in (root / package).glob("*_pb2*.py*"))
+    current = {f"{source.parent.name}/{source.stem}_pb2" for source in sources}
+    for stale in [stub for stub in stubs if _module(stub) not in current]:
         stale.unlink()
     return [stub for stub in stubs if stub.exists()]
+
+
+def _module(stub: Path) -> str:
+    """`v1/job_pb2` for job_pb2.py, job_pb2.pyi, job_pb2_grpc.py and job_pb2_grpc.pyi."""
+    return f"{stub.parent.name}/{stub.name.partition('_pb2')[0]}_pb2"
 
 
 class StubsBuildHook(BuildHookInterface[Any]):

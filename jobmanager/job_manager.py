@@ -11,8 +11,8 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from holdover import config as options
 from holdover.config import Configuration
-from holdover.coordination.file_leader import cluster_directory
 from holdover.coordination.leader import LeaderElection, LeaderService
+from holdover.coordination.leader_services import cluster_directory
 from holdover.runtime import ObjectStoreUnavailable, Runtime, Server
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from holdover import __version__
 from holdover.client import Client
 from holdover.config import Configuration
+from holdover.coordination.etcd_leader import EtcdLeaderService
 from holdover.coordination.file_leader import FileLeaderService
 from holdover.coordination.leader import LeaderService
 from holdover.errors import HoldoverError
@@ -26,6 +27,7 @@ from jobmanager.job_manager import FatalError, JobManager
 from jobmanager.job_master import JobMaster
 from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.signals import Signal
+from simulator.world.etcd import SimulatedEtcd
 from simulator.world.leader_service import SimulatedLeaderService
 from simulator.world.process import Host, Process, ProcessState
 from simulator.world.world import World
@@ -35,8 +37,8 @@ Role = Literal["jobmanager", "taskmanager", "leader-service"]
 
 JOBMANAGER_PORT = 6123
 STORAGE_DIRECTORY = "/shared/holdover"
-#: Of the cluster whose id is the default one.
-JOBS_DIRECTORY = f"{STORAGE_DIRECTORY}/default"
+_CLUSTER_ID = "default"
+JOBS_DIRECTORY = f"{STORAGE_DIRECTORY}/{_CLUSTER_ID}"
 LOCAL_DIRECTORY = "/local"
 #: Host and process of the leader service.
 LEADER_HOST = "leader-service"
@@ -65,6 +67,8 @@ class ClusterSettings:
     options: Mapping[str, str] = field(default_factory=dict)
     #: None: JobManagers elect their leader by a locked file, and there is no leader service.
     lease_ttl_s: float | None = None
+    #: Whether the leader service is an etcd.
+    by_etcd: bool = False
 
 
 @dataclass(eq=False)
@@ -102,13 +106,15 @@ class SimulatedCluster:
     def __init__(self, world: World, settings: ClusterSettings) -> None:
         self.world = world
         self.settings = settings
-        self._lease_service: SimulatedLeaderService | None = None
+        self._lease_service: SimulatedLeaderService | SimulatedEtcd | None = None
         #: The machine of the leader service, where there is one; it runs already.
         self.leader_service: Node | None = None
         if settings.lease_ttl_s is not None:
             host = world.host(LEADER_HOST)
-            self._lease_service = SimulatedLeaderService(
-                world, host, lease_ttl_s=settings.lease_ttl_s
+            self._lease_service = (
+                SimulatedEtcd(world, host)
+                if settings.by_etcd
+                else SimulatedLeaderService(world, host, lease_ttl_s=settings.lease_ttl_s)
             )
             self.leader_service = Node(LEADER_HOST, "leader-service", host)
             self.start_node(self.leader_service)
@@ -289,7 +295,11 @@ class SimulatedCluster:
     def _leader_service_of(self, runtime: Runtime) -> LeaderService:
         if self._lease_service is None:
             return FileLeaderService(runtime, JOBS_DIRECTORY)
-        return self._lease_service.client(runtime)
+        if isinstance(self._lease_service, SimulatedLeaderService):
+            return self._lease_service.client(runtime)
+        endpoints, ttl_s = [self._lease_service.endpoint], self.settings.lease_ttl_s
+        assert ttl_s is not None
+        return EtcdLeaderService(runtime, endpoints, _CLUSTER_ID, JOBS_DIRECTORY, ttl_s)
 
     def _in(self, process: Process, callback: Callable[[], object]) -> None:
         self.world.loop.call_soon(callback, context=process.context)

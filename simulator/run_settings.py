@@ -38,7 +38,8 @@ def cluster_settings(scenario: Scenario, cluster_options: Mapping[str, str]) -> 
         jobmanager_restart_s=_or_never(spec.jobmanager_restart_s),
         taskmanager_restart_s=_or_never(spec.taskmanager_restart_s),
         options=cluster_options,
-        lease_ttl_s=spec.lease_ttl_s if spec.leader == "service" else None,
+        lease_ttl_s=spec.lease_ttl_s if spec.leader != "file" else None,
+        by_etcd=spec.leader == "etcd",
     )
 
 

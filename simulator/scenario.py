@@ -84,8 +84,9 @@ class ClusterSpec(Model):
     racks: Annotated[int, Field(ge=1, le=1_000)] = 1
     #: One leads, the others stand by.
     jobmanagers: Annotated[int, Field(ge=1, le=9)] = 1
-    #: How a leader is elected: by a lease at a service, or by a locked file on shared storage.
-    leader: Literal["service", "file"] = "service"
+    #: How a leader is elected: by a lease at a service, by etcd, or by a locked file on shared
+    #: storage.
+    leader: Literal["service", "etcd", "file"] = "service"
     lease_ttl_s: Annotated[Seconds, Field(gt=0)] = Field(default=3.0, alias="lease_ttl")
     #: From the start of a process until it does its work.
     jobmanager_start_s: Seconds = Field(default=0.5, alias="jobmanager_start")
@@ -351,7 +352,7 @@ class Scenario(Model):
             return f"is {victims}, but the cluster has only {there}"
         if victims.role == "standby" and self.cluster.jobmanagers < 2:
             return "is standby, but there is none: `cluster: jobmanagers` is 1"
-        if victims.role == "leader-service" and self.cluster.leader != "service":
+        if victims.role == "leader-service" and self.cluster.leader == "file":
             return "is leader-service, but there is none: `cluster: leader` is file"
         return ""
 

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from holdover.config import Configuration
-from holdover.coordination.file_leader import configured_leader_service
+from holdover.coordination.leader_services import configured_leader_service
 from holdover.runtime.foreground import EXIT_LOOP_ENDED, run_service
 from holdover.runtime.log import Log
 from holdover.runtime.real import real_runtime

@@ -12,7 +12,7 @@ from holdover.cli.command_line import local_directory, tell
 from holdover.cli.local_cluster import LocalCluster, leader_lookup
 from holdover.client import Client, LeaderObserver
 from holdover.config import (
-    HIGH_AVAILABILITY_CLUSTER_ID,
+    HIGH_AVAILABILITY_ETCD_ENDPOINTS,
     HIGH_AVAILABILITY_STORAGE_DIR,
     JOBMANAGER_RPC_ADDRESS,
     JOBMANAGER_RPC_PORT,
@@ -24,8 +24,9 @@ from holdover.runtime.real import real_runtime
 
 # A leader that is found within this time is not worth a message.
 _PATIENCE_S = 1.0
-# Options that say where a cluster is.
-_PLACES = (JOBMANAGER_RPC_ADDRESS, JOBMANAGER_RPC_PORT, HIGH_AVAILABILITY_STORAGE_DIR)
+# Options that say where the leader's record is, and where a cluster is.
+_RECORDS = (HIGH_AVAILABILITY_STORAGE_DIR, HIGH_AVAILABILITY_ETCD_ENDPOINTS)
+_PLACES = (JOBMANAGER_RPC_ADDRESS, JOBMANAGER_RPC_PORT, *_RECORDS)
 
 
 class NoClusterKnown(ClusterError):
@@ -72,10 +73,8 @@ class Target:
         if not self.is_local():
             configured = [entry.key for entry in config.to_entries()]
             lookup = None
-            if HIGH_AVAILABILITY_STORAGE_DIR.key in configured:
-                storage = config.get(HIGH_AVAILABILITY_STORAGE_DIR)
-                cluster_id = config.get(HIGH_AVAILABILITY_CLUSTER_ID)
-                lookup = leader_lookup(runtime, storage, cluster_id)
+            if any(option.key in configured for option in _RECORDS):
+                lookup = leader_lookup(runtime, config)
             address = f"{config.get(JOBMANAGER_RPC_ADDRESS)}:{config.get(JOBMANAGER_RPC_PORT)}"
             return Client(address, config, runtime, leader_lookup=lookup, observer=observer)
         directory = local_directory(self.directory)

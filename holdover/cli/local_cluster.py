@@ -27,12 +27,8 @@ from holdover.cli.local_processes import (
     start_process,
 )
 from holdover.client import Client, LeaderLookup, LeaderObserver
-from holdover.config import (
-    HIGH_AVAILABILITY_CLUSTER_ID,
-    HIGH_AVAILABILITY_LEASE_DURATION,
-    Configuration,
-)
-from holdover.coordination.file_leader import leader_service_in
+from holdover.config import HIGH_AVAILABILITY_STORAGE_DIR, Configuration
+from holdover.coordination.leader_services import configured_leader_service
 from holdover.errors import ClusterError, HoldoverError
 from holdover.runtime import ExitStatus, Runtime
 from holdover.runtime.real import real_runtime
@@ -176,10 +172,9 @@ class LocalCluster:
 
     def leader_lookup(self) -> LeaderLookup:
         """Finds the leader by its record, for a client of one's own making."""
-        cluster_id = self.options.get(
-            HIGH_AVAILABILITY_CLUSTER_ID.key, HIGH_AVAILABILITY_CLUSTER_ID.default
-        )
-        return leader_lookup(self._runtime, self.storage, cluster_id)
+        own = {k: v for k, v in self.options.items() if k.startswith("high-availability.")}
+        storage = {HIGH_AVAILABILITY_STORAGE_DIR.key: self.storage}
+        return leader_lookup(self._runtime, Configuration.of({**own, **storage}))
 
     async def start(self, timeout_s: float = 30.0) -> None:
         """Start all processes and wait until the leader is ready and all TaskManagers registered.
@@ -395,11 +390,9 @@ class LocalCluster:
         new.replace(self._record_path)
 
 
-def leader_lookup(runtime: Runtime, storage_directory: str, cluster_id: str) -> LeaderLookup:
-    """Finds the leader by the record that it keeps in the cluster's storage directory."""
-    duration_s = Configuration.of({}).get(HIGH_AVAILABILITY_LEASE_DURATION)
-    service = leader_service_in(runtime, f"{storage_directory}/{cluster_id}", duration_s)
-    retrieval = service.retrieval()
+def leader_lookup(runtime: Runtime, configuration: Configuration) -> LeaderLookup:
+    """Finds the leader by its record, where the options say that it keeps one."""
+    retrieval = configured_leader_service(runtime, configuration).retrieval()
 
     async def lookup() -> str | None:
         try:

@@ -14,6 +14,7 @@ from holdover.config.values import (
     Decimal,
     DirectoryPath,
     Duration,
+    Endpoints,
     Integer,
     Option,
     Size,
@@ -191,10 +192,10 @@ RPC_CALL_TIMEOUT = Option(
 
 HIGH_AVAILABILITY_TYPE = Option(
     "high-availability.type",
-    Choice(("file",)),
+    Choice(("file", "etcd")),
     "file",
     "How a leader is elected: file locks a file under high-availability.storageDir, or holds a"
-    " lease there if that is in an object store.",
+    " lease there if that is in an object store; etcd holds a lease in etcd.",
 )
 HIGH_AVAILABILITY_STORAGE_DIR = Option(
     "high-availability.storageDir",
@@ -203,12 +204,19 @@ HIGH_AVAILABILITY_STORAGE_DIR = Option(
     "Where leadership, job graphs, job events and summaries are stored. Credentials of an object"
     " store come from its standard environment variables and files.",
 )
+HIGH_AVAILABILITY_ETCD_ENDPOINTS = Option(
+    "high-availability.etcd.endpoints",
+    Endpoints(),
+    "127.0.0.1:2379",
+    "Members of the etcd cluster that elects the leader, where high-availability.type is etcd.",
+)
 HIGH_AVAILABILITY_LEASE_DURATION = Option(
     "high-availability.lease-duration",
     Duration(1.0, 3_600.0),
     "15 s",
-    "In an object store: how long a leader that is not heard of stays in office. It resigns by"
-    " itself after 70 % of that.",
+    "In etcd or an object store: how long a leader that is not heard of stays in office. It resigns"
+    " by itself after 80 % of that in etcd, which counts whole seconds, and after 70 % in an object"
+    " store.",
 )
 HIGH_AVAILABILITY_CLUSTER_ID = Option(
     "high-availability.cluster-id",
@@ -217,7 +225,7 @@ HIGH_AVAILABILITY_CLUSTER_ID = Option(
         "at most 64 letters, digits, '.', '_' and '-' that begin with a letter or digit",
     ),
     "default",
-    "Name of the cluster; keeps clusters apart that share a storage directory.",
+    "Name of the cluster; keeps clusters apart that share a storage directory or an etcd.",
 )
 
 # --- Recovery -----------------------------------------------------------------------------------

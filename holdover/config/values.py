@@ -17,6 +17,9 @@ T_co = TypeVar("T_co", covariant=True)
 _OBJECT_URL = re.compile(
     r"(s3|gs|az|memory)://[A-Za-z0-9][A-Za-z0-9._-]{0,254}(/[A-Za-z0-9._=-]{1,255}){0,32}"
 )
+_ENDPOINT = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})", re.ASCII)
+_ENDPOINTS_MAX = 9
+_PORT_MAX = 65_535
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", re.ASCII)
 #: Milliseconds in each unit of time.
 _DURATION_UNITS: dict[str, int] = {
@@ -278,6 +281,29 @@ class StoragePath:
         if _OBJECT_URL.fullmatch(url) is None or {".", ".."} & set(url.split("/")):
             raise ValueError(text)
         return url
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Members of a service outside the cluster; the value is their host:port, each once."""
+
+    @property
+    def name(self) -> str:
+        return "endpoints"
+
+    @property
+    def allowed(self) -> str:
+        return "HOST:PORT of up to nine members with commas between, each once"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        endpoints = tuple(part.strip().removeprefix("http://") for part in text.split(","))
+        if len(endpoints) > _ENDPOINTS_MAX or len(set(endpoints)) < len(endpoints):
+            raise ValueError(text)
+        for endpoint in endpoints:
+            match = _ENDPOINT.fullmatch(endpoint)
+            if match is None or not 0 < int(match[1]) <= _PORT_MAX:
+                raise ValueError(text)
+        return endpoints
 
 
 V = TypeVar("V")

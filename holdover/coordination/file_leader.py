@@ -14,27 +14,18 @@ import json
 import posixpath
 from collections.abc import AsyncIterator
 
-from holdover.config import (
-    HIGH_AVAILABILITY_CLUSTER_ID,
-    HIGH_AVAILABILITY_LEASE_DURATION,
-    HIGH_AVAILABILITY_STORAGE_DIR,
-    Configuration,
-)
 from holdover.coordination.leader import (
     LeaderRecord,
-    LeaderService,
     Leadership,
     LeaderStateDamaged,
     polled_changes,
 )
-from holdover.coordination.object_leader import ObjectLeaderService
 from holdover.runtime import (
     Disk,
     FileLock,
     Randomness,
     Runtime,
     StorageNotWritable,
-    is_object_url,
 )
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
@@ -171,30 +162,6 @@ class FileLeaderService:
     def retrieval(self) -> FileLeaderRetrieval:
         """See `LeaderService.retrieval`."""
         return FileLeaderRetrieval(self._runtime, self._storage_directory)
-
-
-def configured_leader_service(runtime: Runtime, configuration: Configuration) -> LeaderService:
-    """The leader service that the options name: a lock in the cluster's directory, or a lease where
-    that is in an object store."""
-    duration_s = configuration.get(HIGH_AVAILABILITY_LEASE_DURATION)
-    return leader_service_in(runtime, cluster_directory(configuration), duration_s)
-
-
-def leader_service_in(
-    runtime: Runtime, storage_directory: str, lease_duration_s: float
-) -> LeaderService:
-    """The leader service of a cluster directory, on this machine or in an object store."""
-    if is_object_url(storage_directory):
-        return ObjectLeaderService(runtime, storage_directory, lease_duration_s)
-    return FileLeaderService(runtime, storage_directory)
-
-
-def cluster_directory(configuration: Configuration) -> str:
-    """Where one cluster keeps what must outlive its JobManager, in the shared storage."""
-    return posixpath.join(
-        configuration.get(HIGH_AVAILABILITY_STORAGE_DIR),
-        configuration.get(HIGH_AVAILABILITY_CLUSTER_ID),
-    )
 
 
 class _LeaderFiles:

@@ -10,6 +10,11 @@ from typing import Protocol
 
 from holdover.runtime.log import Log
 
+_RESTORE_THE_FILE = (
+    "restore the file, or, when no process of the cluster runs, write a number into the epoch file"
+    " that is larger than every epoch in the logs and remove record.json"
+)
+
 _log = Log(__name__)
 
 
@@ -25,13 +30,8 @@ class LeaderStateDamaged(OSError):
     """What the leader service has stored cannot be read. Never guessed at: an epoch that came back
     would let two leaders look like one."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            errno.EBADMSG,
-            f"leader state in {path} is damaged: {reason}; restore the file, or, when no process"
-            " of the cluster runs, write a number into the epoch file that is larger than every"
-            " epoch in the logs and remove record.json",
-        )
+    def __init__(self, path: str, reason: str, remedy: str = _RESTORE_THE_FILE) -> None:
+        super().__init__(errno.EBADMSG, f"leader state in {path} is damaged: {reason}; {remedy}")
         self.path = path
 
 

@@ -22,7 +22,7 @@ class Proxy:
     """Listens at `address` and forwards to `target`, both host:port."""
 
     def __init__(self, address: str, target: str) -> None:
-        self._address = address
+        self.address = address
         self._target = target
         self._server: asyncio.Server | None = None
         self._callers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -34,7 +34,7 @@ class Proxy:
         self.cut_after_bytes = 0
 
     async def __aenter__(self) -> Self:
-        host, port = self._address.split(":")
+        host, port = self.address.split(":")
         self._server = await asyncio.start_server(self._accept, host, int(port))
         return self
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdover.config import Configuration
-from holdover.coordination.file_leader import configured_leader_service
+from holdover.coordination.leader_services import configured_leader_service
 from holdover.ids import AttemptKey, partition_name
 from holdover.runtime import PartitionLookup, Runtime
 from holdover.v1.common_pb2 import ConfigEntry
