@@ -114,14 +114,15 @@ def _plan_for_determinate(
     lost: Sequence[LostSubtask],
     may_come_back: Callable[[ExecutionVertex], bool] = lambda _: False,
 ) -> ResetPlan:
-    levels = {owner.vertex_id: owner.determinism for owner in graph.vertices.values()}
-    for owner in graph.vertices.values():
-        owner.determinism = job_pb2.DETERMINISM_DETERMINATE
+    edges = [edge for owner in graph.vertices.values() for edge in owner.out_edges]
+    differ = [edge.rows_differ for edge in edges]
+    for edge in edges:
+        edge.rows_differ = False
     try:
         return plan_resets(graph, lost, may_come_back)
     finally:
-        for owner in graph.vertices.values():
-            owner.determinism = levels[owner.vertex_id]
+        for edge, rows_differ in zip(edges, differ, strict=True):
+            edge.rows_differ = rows_differ
 
 
 def _gate_as_before(
