@@ -384,6 +384,11 @@ class SimulatedCluster:
         return process, Client(addresses, config, self.world.runtime(process))
 
 
+def shuffle_directory(name: str) -> str:
+    """Where a TaskManager of that name keeps its partitions, on its machine's disk."""
+    return f"{LOCAL_DIRECTORY}/{name}/shuffle"
+
+
 def rack_name(index: int, racks: int) -> str:
     """The rack of a TaskManager, both numbered from 1."""
     return f"rack-{1 + (index - 1) % racks}"

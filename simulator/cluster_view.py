@@ -138,12 +138,15 @@ class SimulatedClusterView:
         if executor is None or directory is None:
             return None
         registration = executor.connection.current
+        storage = self._world.storages.of(node.host)
+        sound_since_s = self._injector.disk_changed_s(node.name) if storage.faults.none else None
         return WorkerView(
             name=f"{node.name}#{process.life}",
             worker_id=taskmanager.resource_id,
-            disk=as_it_is(self._world.storages.of(node.host)),
+            disk=as_it_is(storage),
             finished=taskmanager.finished,
             paused=process.state is ProcessState.PAUSED,
+            disk_sound_since_s=sound_since_s,
             epoch_seen=executor.epoch_seen,
             registered_epoch=registration.epoch if registration is not None else None,
             occupants=tuple(executor.occupants),

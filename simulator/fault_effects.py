@@ -12,7 +12,13 @@ import random
 from collections.abc import Callable, Sequence
 
 from simulator import fault_kinds as kinds
-from simulator.cluster import JOBS_DIRECTORY, LEADER_HOST, LOCAL_DIRECTORY, Node, SimulatedCluster
+from simulator.cluster import (
+    JOBS_DIRECTORY,
+    LEADER_HOST,
+    Node,
+    SimulatedCluster,
+    shuffle_directory,
+)
 from simulator.damage import cut_event_logs, lose_partitions
 from simulator.world import disk_faults
 from simulator.world.process import Host, Process
@@ -45,6 +51,8 @@ class FaultEffects:
         self._rates: dict[Host, list[float]] = {}
         #: Jobs whose event logs have lost bytes that were synced.
         self.logs_cut: dict[str, None] = {}
+        #: When a fault last struck, or ceased to strike, the disk of a machine.
+        self.disks_changed_s: dict[str, float] = {}
 
     def restart_after_s(self, fault: Ending, names: Sequence[str]) -> float:
         """Until who has ended by this fault is started again; infinite for never. Without a word
@@ -175,8 +183,10 @@ class FaultEffects:
             for name in names
         ]
         tokens = [_begin(fault, storage.faults) for storage in damaged]
+        self._note_disks(names)
 
         def repair() -> None:
+            self._note_disks(names)
             for storage, token in zip(damaged, tokens, strict=True):
                 storage.faults.heal(token)
 
@@ -185,8 +195,11 @@ class FaultEffects:
     def _lose_partitions(self, nodes: Sequence[Node], part: float) -> None:
         for node in nodes:
             storage = self._world.storages.of(node.host)
-            directory = f"{LOCAL_DIRECTORY}/{node.name}/shuffle"
-            lose_partitions(storage, directory, part, self._random)
+            lose_partitions(storage, shuffle_directory(node.name), part, self._random)
+        self._note_disks([node.name for node in nodes])
+
+    def _note_disks(self, names: Sequence[str]) -> None:
+        self.disks_changed_s.update(dict.fromkeys(names, self._world.now_s))
 
     def _jobs_to_cut(self) -> list[str]:
         """Those whose output is not being published: that it may be is durable first, and a log

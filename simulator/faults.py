@@ -87,6 +87,10 @@ class FaultInjector:
         """Jobs whose event logs have lost bytes that were synced."""
         return self._effects.logs_cut
 
+    def disk_changed_s(self, name: str) -> float:
+        """When a fault last struck, or ceased to strike, the disk of a machine; 0 for never."""
+        return self._effects.disks_changed_s.get(name, 0.0)
+
     def note_lost_log(self, job_id: str) -> None:
         """A job's event log was damaged by other means than a fault of the scenario."""
         self._effects.logs_cut[job_id] = None

@@ -22,12 +22,12 @@ from holdover.errors import ClusterError, HoldoverError
 from holdover.ids import AttemptKey
 from holdover.v1.common_pb2 import JOB_STATE_PARKED, FinishedExecution, JobState
 from holdover.v1.taskmanager_pb2 import TaskDeployment
-from simulator.cluster import Node, SimulatedCluster
+from simulator.cluster import Node, SimulatedCluster, shuffle_directory
 from simulator.cluster_view import SimulatedClusterView, leader_view
 from simulator.expected_failures import failures_allowed
 from simulator.faults import FaultInjector
 from simulator.invariants import Invariants
-from simulator.invariants.stored import archived
+from simulator.invariants.stored import archived, as_it_is
 from simulator.invariants.view import ErrorLogged, SubmittedJob
 from simulator.record import AttemptEnd, RunRecord
 from simulator.recorder import RunRecorder
@@ -311,6 +311,10 @@ class SimulatedRun:
         if node.role == "taskmanager":
             slots, rack = self.scenario.cluster.slots, node.host.rack
             self.recorder.worker_started(self.world.now_s, node.name, rack=rack, slots=slots)
+            if self._checked:
+                disk = as_it_is(self.world.storages.of(node.host))
+                directory = shuffle_directory(node.name)
+                self.invariants.worker_starts(node.name, disk, directory)
 
     def _died(self, node: Node) -> None:
         if node.role == "taskmanager":
@@ -344,6 +348,10 @@ class SimulatedRun:
         self.world.trace.note(process, f"log {line.levelname} {event}", text)
         if event == "job ended":
             self._job_has_ended(str(fields["job"]))
+        elif event == "taskmanager ready" and self._checked:
+            worker = self.view.worker(str(fields["resource_id"]))
+            if worker is not None:
+                self.invariants.worker_ready(worker)
         elif event in _STATES_LOGGED:
             self.cluster.note_job_state(str(fields["job"]), _STATES_LOGGED[event])
         if line.levelno >= logging.ERROR and self._checked:

@@ -9,6 +9,7 @@ contradicts an invariant becomes a `Finding`; the same text counts once.
 3. nobody reads an uncommitted or stale partition            reads.py
 4. finished work that lives does not run again               reruns.py
    and is not deleted early                                  deletions.py
+   and is found by its TaskManager when that starts again    restarts.py
 5. state equals the replay of the log                        replays.py
 6. the log cut at any byte recovers                          replays.py
 7. nothing of an ended job remains                           remains.py
@@ -23,6 +24,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from holdover.ids import AttemptKey
+from holdover.runtime import Disk
 from holdover.v1.common_pb2 import FinishedExecution
 from holdover.v1.taskmanager_pb2 import TaskDeployment
 from jobmanager.job_master import JobMaster
@@ -37,7 +39,15 @@ from simulator.invariants.reads import ReadsWhatCounts
 from simulator.invariants.remains import NothingRemains
 from simulator.invariants.replays import CutLogRecovers, StateEqualsReplay
 from simulator.invariants.reruns import NoNeedlessRerun
-from simulator.invariants.view import ClusterView, ErrorLogged, Invariant, LeaderView, Step
+from simulator.invariants.restarts import RestartFindsWork
+from simulator.invariants.view import (
+    ClusterView,
+    ErrorLogged,
+    Invariant,
+    LeaderView,
+    Step,
+    WorkerView,
+)
 from simulator.observer import PartitionRead
 from simulator.record import Finding
 
@@ -61,6 +71,7 @@ class Invariants:
             ReadsWhatCounts.name: ReadsWhatCounts,
             NoNeedlessRerun.name: NoNeedlessRerun,
             NothingIsDeletedEarly.name: NothingIsDeletedEarly,
+            RestartFindsWork.name: RestartFindsWork,
             StateEqualsReplay.name: StateEqualsReplay,
             CutLogRecovers.name: functools.partial(CutLogRecovers, source=source),
             NothingRemains.name: NothingRemains,
@@ -119,6 +130,16 @@ class Invariants:
         """A leader is about to die: called while its objects are still as they were."""
         for invariant in self._invariants:
             invariant.leader_ends(leader)
+
+    def worker_starts(self, worker_id: str, disk: Disk, shuffle_directory: str) -> None:
+        """The process of a TaskManager begins."""
+        for invariant in self._invariants:
+            invariant.worker_starts(worker_id, disk, shuffle_directory)
+
+    def worker_ready(self, worker: WorkerView) -> None:
+        """It is about to look for a leader."""
+        for invariant in self._invariants:
+            invariant.worker_ready(worker)
 
     def error_logged(self, error: ErrorLogged) -> None:
         """A service has logged a line of level error."""

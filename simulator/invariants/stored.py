@@ -12,7 +12,9 @@ from holdover.v1.archive_pb2 import ArchivedJob
 from holdover.v1.common_pb2 import FinishedExecution
 from holdover.v1.job_pb2 import JobGraph
 from jobmanager.job_store import JobStore
+from shuffle.finished_record import RECORD_SUFFIX, RecordDamaged, decode_record, index_is
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
+from shuffle.stocktaking import check_sizes
 from simulator.invariants.view import ClusterView, WorkerView, at_once
 from simulator.world.medium import DirectoryNode, FileNode
 from simulator.world.storage import SimulatedStorage
@@ -58,6 +60,35 @@ def lives(worker: WorkerView | None, key: AttemptKey) -> bool:
     partitions."""
     execution = worker.finished.get(key) if worker is not None else None
     return worker is not None and execution is not None and _files_there(worker, key, execution)
+
+
+def whole_attempts(disk: Disk, shuffle_directory: str) -> list[AttemptKey]:
+    """Finished attempts of which a TaskManager that starts on this directory has all files, as
+    they were when they finished."""
+    if not exists(disk, shuffle_directory):
+        return []
+    jobs = (e.name for e in at_once(disk.list_directory(shuffle_directory)) if e.is_directory)
+    return [key for job_id in jobs for key in _whole_attempts_of(disk, shuffle_directory, job_id)]
+
+
+def _whole_attempts_of(disk: Disk, root: str, job_id: str) -> Iterator[AttemptKey]:
+    listed = at_once(disk.list_directory(posixpath.join(root, job_id)))
+    entries = {entry.name: entry for entry in listed}
+    for name in entries:
+        if not name.endswith(RECORD_SUFFIX):
+            continue
+        record = f"{job_id}/{name}"
+        try:
+            key, execution = decode_record(at_once(disk.read(posixpath.join(root, record))), record)
+            check_sizes(key, execution, entries)
+        except RecordDamaged:
+            continue
+        bases = (
+            (partition_base(root, partition_name(key, p.output)), p.index_crc32c)
+            for p in execution.partitions
+        )
+        if all(index_is(at_once(disk.read(base + INDEX_SUFFIX)), crc) for base, crc in bases):
+            yield key
 
 
 def _files_there(worker: WorkerView, key: AttemptKey, execution: FinishedExecution) -> bool:

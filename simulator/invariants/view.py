@@ -110,6 +110,8 @@ class WorkerView:
     disk: Disk
     finished: PartitionStore
     paused: bool = False
+    #: Since when no fault has acted on its disk or taken files from it; None while one acts.
+    disk_sound_since_s: float | None = 0.0
     #: Highest leader epoch that it has admitted.
     epoch_seen: int = 0
     #: Epoch of its present registration, None without one.
@@ -263,6 +265,12 @@ class Invariant:
 
     def leader_ends(self, leader: LeaderView) -> None:
         """A leader is about to die."""
+
+    def worker_starts(self, worker_id: str, disk: Disk, shuffle_directory: str) -> None:
+        """The process of a TaskManager begins, on what the one before it has left on `disk`."""
+
+    def worker_ready(self, worker: WorkerView) -> None:
+        """It has looked through its disk and is about to look for a leader."""
 
     def error_logged(self, error: ErrorLogged) -> None:
         """A service has logged an error."""

@@ -19,7 +19,7 @@ from holdover.coordination.jobmanager_connection import JobManagerConnection
 from holdover.ids import AttemptKey
 from holdover.runtime import Disk
 from holdover.v1 import common_pb2, events_pb2, job_pb2, taskmanager_pb2
-from jobmanager import job_master, sink_commit
+from jobmanager import job_recovery, sink_commit
 from jobmanager.event_store import JobEventWriter
 from jobmanager.event_store.errors import LogDamaged
 from jobmanager.event_store.findings import LogFinding
@@ -49,9 +49,11 @@ from simulator.invariants.reads import ReadsWhatCounts
 from simulator.invariants.remains import NothingRemains
 from simulator.invariants.replays import CutLogRecovers, StateEqualsReplay
 from simulator.invariants.reruns import NoNeedlessRerun
+from simulator.invariants.restarts import RestartFindsWork
 from simulator.invariants.view import Invariant
 from taskmanager.job_graphs import JobGraphs
 from taskmanager.report_queue import ReportQueue
+from taskmanager.working_directory import WorkingDirectory
 
 Patches = Callable[[], Sequence[Any]]
 
@@ -112,14 +114,15 @@ def _plan_for_determinate(
     lost: Sequence[LostSubtask],
     may_come_back: Callable[[ExecutionVertex], bool] = lambda _: False,
 ) -> ResetPlan:
-    levels = {owner.vertex_id: owner.determinism for owner in graph.vertices.values()}
-    for owner in graph.vertices.values():
-        owner.determinism = job_pb2.DETERMINISM_DETERMINATE
+    edges = [edge for owner in graph.vertices.values() for edge in owner.out_edges]
+    differ = [edge.rows_differ for edge in edges]
+    for edge in edges:
+        edge.rows_differ = False
     try:
         return plan_resets(graph, lost, may_come_back)
     finally:
-        for owner in graph.vertices.values():
-            owner.determinism = levels[owner.vertex_id]
+        for edge, rows_differ in zip(edges, differ, strict=True):
+            edge.rows_differ = rows_differ
 
 
 def _gate_as_before(
@@ -161,6 +164,12 @@ def _set_short_timer(self: JobMaster, action: act.SetTimer) -> None:
 def _registered_without_its_timer(self: JobLeaderConnection, epoch: int) -> None:
     self._state = JobLeaderState.CONNECTED
     self._epoch = epoch
+
+
+async def _empty_of_partitions_too(self: WorkingDirectory) -> None:
+    for directory in (self.shuffle, self.scratch, self.graphs):
+        await self._disk.remove_tree(directory, missing_ok=True)
+        await self._disk.make_directories(directory)
 
 
 async def _release_at_once(self: JobMaster) -> None:
@@ -266,7 +275,7 @@ MUTATIONS = (
         "a recovered job forgets which part of its inputs each subtask reads",
         OutputIsComplete,
         302,
-        _one(job_master, "replay_job", _replay_without_ranges),
+        _one(job_recovery, "replay_job", _replay_without_ranges),
     ),
     Mutation(
         "a leader goes on when its leadership is lost",
@@ -324,6 +333,12 @@ MUTATIONS = (
             patch.object(JobMaster, "_carry_out_releases", _release_at_once),
             patch.object(JobEventWriter, "request_flush", _flush_some_day),
         ],
+    ),
+    Mutation(
+        "a TaskManager that is started again sweeps its partitions with the rest",
+        RestartFindsWork,
+        76,
+        _one(WorkingDirectory, "_empty", _empty_of_partitions_too),
     ),
     Mutation(
         "a reset is not logged",
