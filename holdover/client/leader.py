@@ -18,7 +18,7 @@ import grpc.aio
 
 from holdover.client.refusals import Transience, transience, what_the_caller_did
 from holdover.errors import ClusterError, ClusterUnreachable, NotReady
-from holdover.runtime import Runtime
+from holdover.runtime import Runtime, explained
 from holdover.v1.jobmanager_pb2 import GetClusterRequest, GetClusterResponse
 from holdover.v1.jobmanager_pb2_grpc import JobManagerStub
 
@@ -32,6 +32,8 @@ _PAUSE_MAX_S = 1.0
 _ATTEMPT_MIN_S = 0.05
 # How often as much time the last attempts of a slow call get.
 _ATTEMPT_GROWTH_MAX = 8
+# In how many rounds it is asked why there is no connection, which costs another attempt.
+_ROUNDS_EXPLAINED = 2
 # Leaders announce new addresses; no more connections than this are kept.
 _CHANNELS_MAX = 16
 
@@ -339,7 +341,11 @@ class LeaderConnection:
                 search.queue.insert(0, address)  # asked once more, now that it is known to be ready
                 return
         search.confirmed = ""
-        self._note_problem(search, address, what.reason, not_ready=what.not_ready)
+        reason = what.reason
+        if search.rounds <= _ROUNDS_EXPLAINED:
+            details = error.details() or ""
+            reason = await explained(self._runtime.network, address, details) or reason
+        self._note_problem(search, address, reason, not_ready=what.not_ready)
         self._follow(search, address, what.leader_address)
         await self._drop_surplus_channels(keep=(*search.queue, self._leader, *self._addresses))
 

@@ -14,9 +14,9 @@ from holdover.config.values import (
     Decimal,
     DirectoryPath,
     Duration,
+    FilePath,
     Integer,
     Option,
-    Relation,
     Size,
     StoragePath,
     Text,
@@ -422,6 +422,42 @@ SOURCE_SPLIT_MAX_BYTES = Option(
     job_level=True,
 )
 
+# --- Security -----------------------------------------------------------------------------------
+
+SECURITY_SSL_ENABLED = Option(
+    "security.ssl.enabled",
+    Boolean(),
+    "false",
+    "Speak TLS on every connection, and with nobody who has no certificate of security.ssl.ca.",
+)
+SECURITY_SSL_CERTIFICATE = Option(
+    "security.ssl.certificate",
+    FilePath(),
+    "",
+    "PEM file with the process's certificate, followed by intermediate ones if there are any. All"
+    " files of security.ssl may be replaced at any time.",
+)
+SECURITY_SSL_PRIVATE_KEY = Option(
+    "security.ssl.private-key",
+    FilePath(),
+    "",
+    "PEM file with the certificate's private key, without a password.",
+)
+SECURITY_SSL_CA = Option(
+    "security.ssl.ca",
+    FilePath(),
+    "",
+    "PEM file with the certificates of the authorities whose certificates are accepted, from"
+    " servers and from clients.",
+)
+SECURITY_SSL_EXPECTED_NAME = Option(
+    "security.ssl.expected-name",
+    Text(re.compile(r"([A-Za-z0-9:._-]{1,253})?"), "empty, or a host name or IP address"),
+    "",
+    "Name that the certificate of every server must have, for clusters whose addresses are not in"
+    " their certificates; empty asks for the host that was called.",
+)
+
 # --- Clients and logs ---------------------------------------------------------------------------
 
 CLIENT_TIMEOUT = Option(
@@ -447,43 +483,3 @@ LOG_LEVEL = Option(
 OPTIONS: Final[dict[str, Option[object]]] = {
     option.key: option for option in list(globals().values()) if isinstance(option, Option)
 }
-
-#: What must hold between options (P63).
-RELATIONS: Final = (
-    Relation(
-        HEARTBEAT_INTERVAL,
-        HEARTBEAT_TIMEOUT,
-        or_equal=False,
-        reason="a peer would count as lost between two heartbeats",
-    ),
-    Relation(
-        BATCH_JOB_RECOVERY_PREVIOUS_WORKER_RECOVERY_TIMEOUT,
-        TASKMANAGER_REGISTRATION_TIMEOUT,
-        or_equal=False,
-        reason="workers would release their partitions while a new leader still waits for them",
-    ),
-    Relation(
-        TASKMANAGER_REGISTRATION_INITIAL_BACKOFF,
-        TASKMANAGER_REGISTRATION_MAX_BACKOFF,
-        or_equal=True,
-        reason="the first pause would be longer than the longest",
-    ),
-    Relation(
-        RESTART_STRATEGY_EXPONENTIAL_DELAY_INITIAL_BACKOFF,
-        RESTART_STRATEGY_EXPONENTIAL_DELAY_MAX_BACKOFF,
-        or_equal=True,
-        reason="the first pause would be longer than the longest",
-    ),
-    Relation(
-        AUTO_PARALLELISM_MIN_PARALLELISM,
-        AUTO_PARALLELISM_MAX_PARALLELISM,
-        or_equal=True,
-        reason="no number of subtasks would be allowed",
-    ),
-    Relation(
-        JOB_EVENT_STORE_WRITE_BUFFER_SIZE,
-        JOB_EVENT_STORE_WRITE_BUFFER_MAX_SIZE,
-        or_equal=True,
-        reason="the buffer would be full before it is written out",
-    ),
-)

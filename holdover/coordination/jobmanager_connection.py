@@ -23,7 +23,7 @@ from holdover.coordination.leader import LeaderRetrieval
 from holdover.coordination.leader_finder import LeaderCandidate, LeaderFinder
 from holdover.coordination.registration import Inventory, RegistrationAnswer, register
 from holdover.coordination.rpc_call import CallFailed, answer
-from holdover.runtime import Runtime
+from holdover.runtime import Runtime, explained
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
 from holdover.v1.taskmanager_pb2 import (
@@ -271,8 +271,11 @@ class JobManagerConnection:
                     return
                 if self._look_again.is_set():
                     break
-                level = _log.info if failures == 0 else _log.debug
-                level("cannot register", address=candidate.address, reason=failure)
+                if failures == 0:
+                    told = await explained(self._runtime.network, candidate.address, failure)
+                    _log.info("cannot register", address=candidate.address, reason=told or failure)
+                else:
+                    _log.debug("cannot register", address=candidate.address, reason=failure)
             if not self._look_again.is_set():
                 failures += 1
                 if failures >= self._failures_max():

@@ -18,6 +18,10 @@ GRPC_MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
 _PORT_MAX = 65_535
 
+# In the text of a call that reached none of its server's addresses.
+_NO_CONNECTION = "failed to connect"
+_OTHER_CAUSES = ("refused", "imeout", "imed out", "unreachable")
+
 ServicerT = TypeVar("ServicerT")
 
 
@@ -80,3 +84,20 @@ class Network(Protocol):
     ) -> Server:
         """A new server for `host:port`, not yet bound."""
         ...
+
+    async def obstacle(self, address: str) -> str:
+        """What keeps this process from a secure connection to a server, in words for people.
+
+        Empty when nothing is known. Takes some seconds at most; see `explained`.
+        """
+        ...
+
+
+async def explained(network: Network, address: str, failure: str) -> str:
+    """What is known of the cause of a failed call beyond gRPC's own text; empty when nothing is.
+
+    That text says little of certificates, and nothing when it is the server that refuses them.
+    """
+    if _NO_CONNECTION not in failure or any(cause in failure for cause in _OTHER_CAUSES):
+        return ""
+    return await network.obstacle(address)
