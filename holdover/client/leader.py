@@ -18,7 +18,7 @@ import grpc.aio
 
 from holdover.client.refusals import Transience, transience, what_the_caller_did
 from holdover.errors import ClusterError, ClusterUnreachable, NotReady
-from holdover.runtime import Runtime, explained
+from holdover.runtime import Runtime, may_be_insecure
 from holdover.v1.jobmanager_pb2 import GetClusterRequest, GetClusterResponse
 from holdover.v1.jobmanager_pb2_grpc import JobManagerStub
 
@@ -32,8 +32,6 @@ _PAUSE_MAX_S = 1.0
 _ATTEMPT_MIN_S = 0.05
 # How often as much time the last attempts of a slow call get.
 _ATTEMPT_GROWTH_MAX = 8
-# In how many rounds it is asked why there is no connection, which costs another attempt.
-_ROUNDS_EXPLAINED = 2
 # Leaders announce new addresses; no more connections than this are kept.
 _CHANNELS_MAX = 16
 
@@ -117,6 +115,8 @@ class _Search:
     #: A ready leader that has said "not found" was confirmed to be one at this address.
     confirmed: str = ""
     problem: ClusterError | None = None
+    #: Why there is no secure connection, by address; finding out costs an attempt of its own.
+    obstacles: dict[str, str] = field(default_factory=dict)
 
 
 class LeaderConnection:
@@ -342,9 +342,10 @@ class LeaderConnection:
                 return
         search.confirmed = ""
         reason = what.reason
-        if search.rounds <= _ROUNDS_EXPLAINED:
-            details = error.details() or ""
-            reason = await explained(self._runtime.network, address, details) or reason
+        if may_be_insecure(error.details() or ""):
+            if address not in search.obstacles:
+                search.obstacles[address] = await self._runtime.network.obstacle(address)
+            reason = search.obstacles[address] or reason
         self._note_problem(search, address, reason, not_ready=what.not_ready)
         self._follow(search, address, what.leader_address)
         await self._drop_surplus_channels(keep=(*search.queue, self._leader, *self._addresses))

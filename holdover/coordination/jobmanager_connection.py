@@ -23,7 +23,7 @@ from holdover.coordination.leader import LeaderRetrieval
 from holdover.coordination.leader_finder import LeaderCandidate, LeaderFinder
 from holdover.coordination.registration import Inventory, RegistrationAnswer, register
 from holdover.coordination.rpc_call import CallFailed, answer
-from holdover.runtime import Runtime, explained
+from holdover.runtime import Runtime, may_be_insecure
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
 from holdover.v1.taskmanager_pb2 import (
@@ -271,11 +271,10 @@ class JobManagerConnection:
                     return
                 if self._look_again.is_set():
                     break
-                if failures == 0:
-                    told = await explained(self._runtime.network, candidate.address, failure)
-                    _log.info("cannot register", address=candidate.address, reason=told or failure)
-                else:
-                    _log.debug("cannot register", address=candidate.address, reason=failure)
+                if failures == 0 and may_be_insecure(failure):
+                    failure = await self._runtime.network.obstacle(candidate.address) or failure
+                level = _log.info if failures == 0 else _log.debug
+                level("cannot register", address=candidate.address, reason=failure)
             if not self._look_again.is_set():
                 failures += 1
                 if failures >= self._failures_max():

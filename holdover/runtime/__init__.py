@@ -26,7 +26,7 @@ from holdover.runtime.errors import (
     TaskProcessesUnavailable,
     TaskProcessGone,
 )
-from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX, Network, Server, explained
+from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX, Network, Server, may_be_insecure
 from holdover.runtime.objects import (
     NoObjects,
     ObjectVersion,
@@ -93,6 +93,6 @@ __all__ = [
     "TaskProcessesUnavailable",
     "VersionedObject",
     "VersionedObjects",
-    "explained",
     "is_object_url",
+    "may_be_insecure",
 ]

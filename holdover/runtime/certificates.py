@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from cryptography import x509
@@ -16,7 +16,7 @@ from holdover.runtime.log import Log
 if TYPE_CHECKING:
     from holdover.runtime.transport_security import Credentials, TransportSecurity
 
-_WARNING_S = 7 * 86_400.0
+_WARNING_MAX = timedelta(days=7)
 # A chain that is longer is no chain.
 _CHAIN_MAX = 10
 
@@ -30,7 +30,7 @@ def check_credentials(
 
     That is: what is no PEM, a key of another certificate, a certificate that is not valid now, one
     that none of the authorities has issued, authorities that are all out of date. A certificate
-    that ends within a week is warned of.
+    whose end is near, a week and a quarter of its time, is warned of.
     """
     key, path = SECURITY_SSL_CERTIFICATE.key, security.certificate
     chain = _certificates(key, path, credentials.certificate_chain)
@@ -50,10 +50,9 @@ def check_credentials(
             path,
             f"was not issued by an authority in {security.ca}: every peer would refuse it",
         )
-    left_s = chain[0].not_valid_after_utc.timestamp() - now_unix_s
-    if left_s < _WARNING_S:
-        end = f"{chain[0].not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
-        _log.warning("the certificate ends soon: replace it", path=path, end=end)
+    end = chain[0].not_valid_after_utc
+    if end - now < min(_WARNING_MAX, (end - chain[0].not_valid_before_utc) / 4):
+        _log.warning("the certificate ends soon: replace it", path=path, end=f"{end:%F %R} UTC")
 
 
 def _certificates(key: str, path: str, content: bytes) -> list[x509.Certificate]:

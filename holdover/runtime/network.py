@@ -88,16 +88,15 @@ class Network(Protocol):
     async def obstacle(self, address: str) -> str:
         """What keeps this process from a secure connection to a server, in words for people.
 
-        Empty when nothing is known. Takes some seconds at most; see `explained`.
+        Empty when nothing is known. Takes some seconds at most; see `may_be_insecure`.
         """
         ...
 
 
-async def explained(network: Network, address: str, failure: str) -> str:
-    """What is known of the cause of a failed call beyond gRPC's own text; empty when nothing is.
+def may_be_insecure(failure: str) -> bool:
+    """Whether a call may have failed for want of a certificate, as far as gRPC's text tells.
 
-    That text says little of certificates, and nothing when it is the server that refuses them.
+    It says little of certificates, and nothing when it is the server that refuses them. Then
+    `Network.obstacle` knows more.
     """
-    if _NO_CONNECTION not in failure or any(cause in failure for cause in _OTHER_CAUSES):
-        return ""
-    return await network.obstacle(address)
+    return _NO_CONNECTION in failure and not any(cause in failure for cause in _OTHER_CAUSES)

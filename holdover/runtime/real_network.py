@@ -28,7 +28,7 @@ _SERVER_PING_INTERVAL_MIN_MS = 10_000
 # each worker and watching client has a few.
 _CONCURRENT_CALLS_MAX = 20_000
 
-_OptionList = list[tuple[str, int | str]]
+_OptionList = list[tuple[str, int]]
 
 _MESSAGE_LIMITS: _OptionList = [
     ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
@@ -77,7 +77,7 @@ class TcpNetwork:
         split_address(address)  # gRPC would take a missing port for 443
         if self._files is None:
             return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
-        options = list(_CHANNEL_OPTIONS)
+        options: list[tuple[str, int | str]] = [*_CHANNEL_OPTIONS]
         if self._files.security.expected_name:
             options.append(("grpc.ssl_target_name_override", self._files.security.expected_name))
 
