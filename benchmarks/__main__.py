@@ -7,7 +7,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 
-from benchmarks import events, prediction, queries, recovery, scale, shuffle_throughput, tasks
+from benchmarks import events, prediction, queries, recovery, scale, shuffle_throughput, tasks, tls
 from benchmarks.report import Report
 
 BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
     "event-overhead": events.overhead,
     "prediction": prediction.run,
     "scale": scale.run,
+    "tls": tls.run,
 }
 
 
