@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import socket
+import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
@@ -89,3 +92,42 @@ async def test_reflection_tells_a_stranger_what_to_call(
         await run(running, "call_without_stubs", *secured, "ListJobs", "page_size=10")
     )
     assert "jobs" not in listed
+
+
+def test_what_the_page_of_the_api_says_is_what_happens(tmp_path: Path) -> None:
+    """Its commands in their order, and its program while the cluster runs."""
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    page = page.replace("6123", port).replace("/tmp/", f"{tmp_path}/")
+    start, *used, stop = re.findall(r"^    ((?:holdover|python) \S.*)$", page, flags=re.M)
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.M | re.S)
+    typed(start, tmp_path)
+    try:
+        said = [typed(command, tmp_path) for command in used]
+        assert "epoch 1, 3 TaskManagers, ready: True\ncounted submitted by a script" in typed(
+            f"python - <<'END'\n{program}END", tmp_path
+        )
+    finally:
+        typed(stop, tmp_path)
+    submitted, watched, listed, described = said
+    assert submitted.startswith("counted")
+    assert "FINISHED" in watched
+    assert "holdover.v1.JobManager/DescribeJob" in listed
+    assert json.loads(described)["job"]["state"] == "JOB_STATE_FINISHED"
+
+
+def typed(command: str, directory: Path) -> str:
+    """What a command prints that is typed at the root of the project."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ended = subprocess.run(
+        ["bash", "-c", command],
+        cwd=ROOT,
+        env={**os.environ, "PATH": path, "HOLDOVER_HOME": str(directory / "home")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
