@@ -16,8 +16,10 @@ BENCH_LOCKED := $(VENV)/.bench-locked
 # Seeds of `make soak`, and the interpreters that `make determinism` compares with this one.
 SEEDS ?= 20000
 PYTHONS ?= python3.12 python3.13
+# How long `make chaos` kills processes.
+DURATION ?= 30 min
 
-.PHONY: setup demo test lint format bench soak determinism proto docs clean
+.PHONY: setup demo test lint format bench soak chaos determinism proto docs clean
 .DEFAULT_GOAL := setup
 
 setup: $(INSTALLED) $(STUBS)
@@ -68,6 +70,11 @@ bench: setup $(BENCH_LOCKED)
 # is told with the line that repeats it.
 soak: setup
 	$(BIN)/holdover simulate swarm --seeds 0..$$(($(SEEDS) - 1)) --jobs $$(nproc) $(ARGS)
+	$(BIN)/holdover simulate swarm-double --seeds 0..$$(($(SEEDS) - 1)) --jobs $$(nproc) $(ARGS)
+
+# TPC-H jobs on local processes that are killed every few seconds; each result is DuckDB's, or it fails.
+chaos: setup
+	$(BIN)/holdover chaos --duration "$(DURATION)" $(ARGS)
 
 # The same seeds in other versions of Python must leave the same traces.
 determinism: setup

@@ -7,7 +7,18 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 
-from benchmarks import events, prediction, queries, recovery, scale, shuffle_throughput, tasks, tls
+from benchmarks import (
+    events,
+    prediction,
+    queries,
+    recovery,
+    recovery_size,
+    scale,
+    shuffle_throughput,
+    stages,
+    tasks,
+    tls,
+)
 from benchmarks.report import Report
 
 BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
@@ -20,6 +31,8 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
     "event-overhead": events.overhead,
     "prediction": prediction.run,
     "scale": scale.run,
+    "stages": stages.run,
+    "recovery-size": recovery_size.run,
     "tls": tls.run,
 }
 

@@ -69,13 +69,13 @@ def rounds_of_events(count: int) -> Iterator[JobEvent]:
             return
 
 
-async def write_log(directory: str, events: Iterator[JobEvent]) -> int:
+async def write_log(directory: str, events: Iterator[JobEvent], job_id: str = "job") -> int:
     """Write a log that is never compacted; return the number of its events."""
     writer = JobEventWriter(
         LocalDisk(),
         SystemClock(),
         directory,
-        job_id="job",
+        job_id=job_id,
         leader_epoch=1,
         snapshot_source=list,
         settings=EventWriterSettings(compaction_bytes=1 << 40),

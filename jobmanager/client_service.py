@@ -322,15 +322,14 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
         """See the proto."""
         services = await self._state.leading(context, request.leader_epoch)
         await self._status(services, request.job_id, context)
-        master = services.dispatcher.master(request.job_id)
-        if master is not None:
-            reports: Sequence[jobmanager_pb2.RecoveryReport] = master.recovery_reports()
-        elif services.dispatcher.knows(request.job_id):
-            reports = ()
-        else:
-            reports = (await services.dispatcher.archived(request.job_id)).recovery_reports
+        try:
+            reports = await services.dispatcher.recovery_reports(request.job_id)
+        except (StorageError, OSError) as error:
+            await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
+        start, size = await _page(request.page_size, request.page_token, context)
+        page, token = _slice(reports, start, size)
         return jobmanager_pb2.ListRecoveryReportsResponse(
-            leader_epoch=services.epoch, reports=reports
+            leader_epoch=services.epoch, reports=page, next_page_token=token
         )
 
 

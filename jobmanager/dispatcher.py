@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import posixpath
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,15 +13,15 @@ from typing import Any, TypeVar
 from holdover import config as options
 from holdover.config import Configuration
 from holdover.errors import ConfigurationError, JobGraphError, JobNotFound, StorageError
-from holdover.jobgraph import validate
+from holdover.jobgraph import validation_steps
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import Supervisor
 from holdover.v1 import archive_pb2, common_pb2, job_pb2, jobmanager_pb2
-from jobmanager.job_master import JobMaster, JobServices, RecoveryDataUnreadable
+from jobmanager.job_master import JobMaster, JobServices
+from jobmanager.job_recovery import RecoveryDataUnreadable
 from jobmanager.job_store import BrokenJob, StoredJob, graph_digest
 from jobmanager.scheduler import signals as sig
-from jobmanager.sink_commit import foreign_file
-from jobmanager.split_enumeration import SourceUnreadable, source_files
+from jobmanager.submission import check_files
 
 RECOVERY_ATTEMPTS_MAX = 3
 CLEAN_UP_RETRY_S = 5.0
@@ -85,21 +84,24 @@ class Dispatcher:
         """Take up every job that has not ended. One that cannot be read stops no other (P10)."""
         previous_workers = await self._store.read_workers()
         jobs = await self._store.load_all()
+        stored = []
         for job in jobs:
             if isinstance(job, BrokenJob):
                 self._parked[job.job_id] = ParkedJob(job.job_id, job.reason, None)
             else:
-                await self._count_recovery(job)
-        waiting = [
-            job for job in jobs if isinstance(job, StoredJob) and job.job_id in self._masters
-        ]
-        await asyncio.gather(*(self._recover(job, previous_workers) for job in waiting))
+                stored.append(job)
+        await asyncio.gather(*(self._take_up(job, previous_workers) for job in stored))
         self.ready.set()
 
-    async def _count_recovery(self, job: StoredJob) -> None:
+    async def _take_up(self, job: StoredJob, previous_workers: Sequence[str]) -> None:
+        if await self._may_recover(job):
+            await self._recover(job, previous_workers)
+
+    async def _may_recover(self, job: StoredJob) -> bool:
+        """Count the recovery that begins now; False, and parked, when it was tried too often."""
         try:
             attempts = await self._store.raise_recovery_attempts(job.job_id)
-        except OSError as error:
+        except (OSError, StorageError) as error:
             # The count guards against leaders that die of this job, which this is no sign of.
             _log.warning("a recovery is not counted", job=job.job_id, reason=str(error))
             attempts = job.recovery_attempts
@@ -108,22 +110,28 @@ class Dispatcher:
                 f"its recovery ended {RECOVERY_ATTEMPTS_MAX} JobManagers in a row; the other jobs"
                 " go on; retry or cancel it"
             )
-            _log.error("job parked", job=job.job_id, reason=reason)
-            self._parked[job.job_id] = ParkedJob(job.job_id, reason, job)
-            return
-        try:
-            self._masters[job.job_id] = self._new_master(job)
-        except ConfigurationError as error:
-            self._parked[job.job_id] = ParkedJob(job.job_id, str(error), job)
+            self._park(job, reason)
+            return False
+        return True
 
     async def _recover(self, job: StoredJob, previous_workers: Sequence[str]) -> None:
-        master = self._masters[job.job_id]
+        """Run a job from what is stored of it, or park it: whatever is wrong with it, and be it
+        this program, is no reason for the other jobs to stop (P10, P11).
+        """
+        try:
+            master = self._masters[job.job_id] = self._new_master(job)
+        except Exception as error:  # noqa: BLE001  it is told, and can be tried again
+            return self._park(job, _why(error))
         try:
             await master.recover(previous_workers)
-        except (RecoveryDataUnreadable, OSError, StorageError) as error:
-            _log.error("job cannot be recovered", job=job.job_id, reason=str(error))
-            del self._masters[job.job_id]
-            self._parked[job.job_id] = ParkedJob(job.job_id, str(error), job)
+        except Exception as error:  # noqa: BLE001
+            self._park(job, _why(error))
+            await master.suspend()
+
+    def _park(self, job: StoredJob, reason: str) -> None:
+        _log.error("job parked", job=job.job_id, reason=reason)
+        self._masters.pop(job.job_id, None)
+        self._parked[job.job_id] = ParkedJob(job.job_id, reason, job)
 
     def _new_master(self, job: StoredJob) -> JobMaster:
         config = self._config.with_overrides(job.graph.options)
@@ -141,7 +149,8 @@ class Dispatcher:
             OSError: storage does not work at present; nothing was acknowledged.
             LeaderEnds: submit again, to the next leader.
         """
-        validate(graph)
+        for _ in validation_steps(graph):
+            await asyncio.sleep(0)
         return await self._to_its_end(self._submit_alone(graph))
 
     async def _submit_alone(self, graph: job_pb2.JobGraph) -> bool:
@@ -174,7 +183,7 @@ class Dispatcher:
         if stored and not self._is_overlooked(graph.job_id):
             return True
         submitted = self._with_job_options(graph)
-        await self._check_files(submitted)
+        await check_files(self._services.runtime.disk, submitted)
         wall_ms = self._services.runtime.clock.wall_ms()
         fresh = await self._store.store(
             submitted,
@@ -221,56 +230,14 @@ class Dispatcher:
         stored.options.extend(config.to_entries(*job_level))
         return stored
 
-    async def _check_files(self, graph: job_pb2.JobGraph) -> None:
-        """What can be said about sources and sinks before anything runs."""
-        disk = self._services.runtime.disk
-        for vertex_index, vertex in enumerate(graph.vertices):
-            for index, operator in enumerate(vertex.operators):
-                where = f"vertices[{vertex_index}].operators[{index}]"
-                if operator.HasField("source") and not operator.source.HasField("sequence"):
-                    try:
-                        await source_files(disk, operator.source)
-                    except SourceUnreadable as error:
-                        kind = operator.source.WhichOneof("kind")
-                        raise JobGraphError(f"{where}.source.{kind}.glob", str(error)) from error
-                if operator.HasField("sink"):
-                    await self._check_output(f"{where}.sink.path", operator.sink.path)
-
-    async def _check_output(self, field: str, path: str) -> None:
-        try:
-            await self._check_is_directory(field, path)
-            foreign = await foreign_file(self._services.runtime.disk, (path,))
-        except OSError as error:
-            raise JobGraphError(
-                field, f"the output directory {path!r} cannot be read: {error.strerror or error}"
-            ) from error
-        if foreign is not None:
-            raise JobGraphError(
-                field,
-                f"the output directory {path!r} exists and is not empty (it holds {foreign!r}); "
-                "choose another one or remove it",
-            )
-
-    async def _check_is_directory(self, field: str, path: str) -> None:
-        """The output directory, or the nearest one above it that exists."""
-        path = place = posixpath.normpath(path)
-        while (found := await self._services.runtime.disk.stat(place)) is None:
-            if place == posixpath.dirname(place):
-                return
-            place = posixpath.dirname(place)
-        if found.is_directory:
-            return
-        if place == path:
-            raise JobGraphError(field, f"the output {path!r} is a file; name a directory")
-        raise JobGraphError(
-            field, f"the output directory {path!r} cannot be made: {place!r} is a file"
-        )
-
     # The end
 
     def _on_ended(self, archived: archive_pb2.ArchivedJob) -> None:
         job_id = archived.status.job_id
-        _log.info("job ended", job=job_id, state=common_pb2.JobState.Name(archived.status.state))
+        reason = archived.status.failure.message
+        details = {"reason": reason} if reason else {}
+        state = common_pb2.JobState.Name(archived.status.state)
+        _log.info("job ended", job=job_id, state=state, **details)
         master = self._masters.pop(job_id)
         self._ending[job_id] = master
         self._supervisor.start(f"clean up {job_id}", self._clean_up(master))
@@ -300,8 +267,8 @@ class Dispatcher:
         """This leader ends; every job is left to the next one, nothing of it is deleted (P31)."""
         self.ready.clear()
         self._suspended = True
-        for master in [*self._masters.values(), *self._ending.values()]:
-            await master.suspend()
+        masters = [*self._masters.values(), *self._ending.values()]
+        await asyncio.gather(*(master.suspend() for master in masters))
 
     # Queries
 
@@ -341,6 +308,20 @@ class Dispatcher:
         if archived is None:
             raise JobNotFound(job_id)
         return archived
+
+    async def recovery_reports(self, job_id: str) -> Sequence[jobmanager_pb2.RecoveryReport]:
+        """One for each leader that recovered the job, oldest first.
+
+        Raises:
+            JobNotFound: there is no such job.
+            StorageError: those of a job that does not run cannot be read.
+        """
+        master = self._masters.get(job_id)
+        if master is not None:
+            return master.recovery_reports()
+        if job_id in self._parked:
+            return await self._store.read_recovery_reports(job_id)
+        return (await self.archived(job_id)).recovery_reports
 
     async def list_statuses(self) -> list[jobmanager_pb2.JobStatus]:
         """All jobs without their vertices: those that run first, then ended ones, newest first."""
@@ -417,7 +398,6 @@ class Dispatcher:
             reason = job.reason if isinstance(job, BrokenJob) else "its files are gone"
             raise StorageError(self._store.events_directory(job_id), reason)
         del self._parked[job_id]
-        self._masters[job_id] = self._new_master(job)
         await self._recover(job, await self._store.read_workers())
         if job_id not in self._masters:
             raise StorageError(job_id, self._parked[job_id].reason)
@@ -453,6 +433,14 @@ class Dispatcher:
             except OSError as error:
                 _log.warning("storage fails, will retry", error=error)
             await asyncio.sleep(CLEAN_UP_RETRY_S)
+
+
+def _why(error: Exception) -> str:
+    """Why a job is not recovered."""
+    if isinstance(error, ConfigurationError | RecoveryDataUnreadable | OSError | StorageError):
+        return str(error)
+    _log.error("the recovery of a job failed", exception=error)
+    return f"its recovery failed: {error!r}; please report this, and retry or cancel the job"
 
 
 def _parked_status(parked: ParkedJob) -> jobmanager_pb2.JobStatus:

@@ -22,38 +22,35 @@ from holdover.runtime.supervisor import RestartPolicy, Supervisor
 from holdover.v1 import archive_pb2, events_pb2, job_pb2, jobmanager_pb2
 from jobmanager.event_store import (
     EventStoreDegraded,
+    EventStoreFenced,
+    EventStoreStatus,
     JobEventWriter,
-    LogUnreadable,
-    UnknownEventType,
-    UnsupportedLogVersion,
-    set_aside,
 )
 from jobmanager.event_store.disabled import DisabledJobEventWriter
 from jobmanager.job_files import RETRY_DELAY_S_MAX, JobFiles
 from jobmanager.job_options import event_writer_settings, restart_strategy, scheduler_options
+from jobmanager.job_recovery import recover_job
 from jobmanager.job_status import JobHistory, internal_failure, job_status, result_files
-from jobmanager.job_store import JobStore, StoredJob
-from jobmanager.recovery import RecoveryObserver, replay_job
+from jobmanager.job_store import JobStore, StoredJob, newest_reports
+from jobmanager.recovery import RecoveryObserver
 from jobmanager.recovery_reports import RecoveryReports
 from jobmanager.resource_manager import ResourceManager
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.core import Decision
-from jobmanager.scheduler.execution_graph import ExecutionGraph, ReplayError
+from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.scheduler import Scheduler
-from jobmanager.scheduler.states import InvalidTransition, JobState
+from jobmanager.scheduler.states import JobState
 from jobmanager.worker_connection import CancelOrder, DeployOrder, ReleaseOrder
 
 INBOX_SIGNALS_MAX = 10_000
+#: A recovery that has ended no leader for so long is not going to.
+RECOVERY_SURVIVED_S = 60.0
 END = "end"  # the work that records how the job ended, and the timer that repeats it
 
 _log = Log(__name__)
 
 Reply = asyncio.Future[Decision]
-
-
-class RecoveryDataUnreadable(Exception):
-    """The job's log was written by a newer version: the job is kept as it is, and does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +99,7 @@ class JobMaster:
         self._files = JobFiles(self._disk, job.graph, split_bytes_max)
         self._reports = RecoveryReports(services.store, job.job_id, self._files.until_it_works)
         self._recovery_counted = False
+        self._events_marked = False
         self._failed_internally = False
         self._ending: act.EndJob | None = None
         self._stopped = False
@@ -116,7 +114,11 @@ class JobMaster:
         self._run(*workers, sig.JobStarted())
 
     async def recover(self, previous_workers: Sequence[str]) -> None:
-        """Run an earlier leader's job. Raises RecoveryDataUnreadable: a newer one wrote its log."""
+        """Run an earlier leader's job.
+
+        Raises:
+            RecoveryDataUnreadable: it cannot be gone on with, and must not begin anew.
+        """
         services = self._services
         observer = RecoveryObserver(
             services.runtime.clock,
@@ -125,31 +127,22 @@ class JobMaster:
             services.leading_age_s(),
         )
         await self._reports.begin(observer)
-        replayed_sequence = await self._replay(observer) if self._recoverable else 0
-        if not self._recoverable:
+        replayed_sequence = 0
+        if self._recoverable:
+            recovered = await recover_job(self._disk, services.store, self.job.graph, observer)
+            self._scheduler = self._new_scheduler(recovered.graph)
+            self._history.replayed(recovered.history)
+            replayed_sequence = recovered.last_sequence
+        else:
             observer.restarted("execution.batch.job-recovery.enabled is false for this job")
+        if not replayed_sequence:
+            await self._files.withdraw_output()
         self._recovery_counted = True
+        loop = asyncio.get_running_loop()
+        survived = loop.call_later(RECOVERY_SURVIVED_S, self._recovery_is_survived)
+        self._timers["recovery survived"] = survived
         self._open_events(replayed_sequence)
         self._run(sig.RecoveryStarted(tuple(previous_workers) if self._recoverable else ()))
-
-    async def _replay(self, observer: RecoveryObserver) -> int:
-        """Bring the graph to what the log says; a damaged log is set aside: the job starts anew."""
-        directory = self._services.store.events_directory(self.job_id)
-        try:
-            replayed = await replay_job(self._disk, directory, self.job.graph)
-        except (LogUnreadable, ReplayError, InvalidTransition) as error:
-            if isinstance(error, UnknownEventType | UnsupportedLogVersion):
-                raise RecoveryDataUnreadable(str(error)) from error
-            _log.error("event log is damaged, the job starts anew", job=self.job_id, why=str(error))
-            await set_aside(self._disk, directory)
-            observer.restarted(f"the event log is damaged and was set aside: {error}")
-            return 0
-        self._scheduler = self._new_scheduler(replayed.graph)
-        self._history.replayed(replayed.history)
-        observer.replayed(replayed.findings)
-        if replayed.findings.is_empty:
-            observer.restarted("no event of the job had become durable")
-        return replayed.findings.last_sequence
 
     def _new_scheduler(self, graph: ExecutionGraph) -> Scheduler:
         return Scheduler(
@@ -171,7 +164,7 @@ class JobMaster:
             snapshot_source=lambda: self._scheduler.graph.snapshot_events(self._history.changes()),
             replayed_sequence=replayed_sequence,
             settings=event_writer_settings(self._config),
-            on_status=lambda _: self._note_change(),
+            on_status=self._log_was_written,
         )
         writer.start()
         self._events = writer
@@ -275,16 +268,24 @@ class JobMaster:
     def _append(self, event: events_pb2.JobEvent) -> None:
         self._history.note(event)
         self._events.append(event)
-        if self._recovery_counted and event.WhichOneof("kind") == "vertex_finished":
-            # The recovery has got to a new event: it is not what kills JobManagers.
-            self._recovery_counted = False
-            self._supervisor.start("clear recovery counter", self._clear_recovery_counter())
+        if event.HasField("vertex_finished"):
+            self._recovery_is_survived()
 
-    async def _clear_recovery_counter(self) -> None:
-        await self._files.until_it_works(
-            "clearing the recovery counter",
-            lambda: self._services.store.clear_recovery_attempts(self.job_id),
-        )
+    def _recovery_is_survived(self) -> None:
+        """It has led to new work, or to nothing bad for long: it is not what kills JobManagers."""
+        if self._recovery_counted:
+            self._recovery_counted = False
+            clear = functools.partial(self._services.store.clear_recovery_attempts, self.job_id)
+            clearing = self._files.until_it_works("clearing the recovery counter", clear)
+            self._supervisor.start("clear recovery counter", clearing)
+
+    def _log_was_written(self, status: EventStoreStatus) -> None:
+        if status.syncs and not self._events_marked and not self._stopped:
+            self._events_marked = True
+            mark = functools.partial(self._services.store.mark_recorded_events, self.job_id)
+            marking = self._files.until_it_works("marking that there are events", mark)
+            self._supervisor.start("mark events", marking)
+        self._note_change()
 
     # Actions
 
@@ -368,6 +369,8 @@ class JobMaster:
         while True:
             try:
                 return await self._events.flush()
+            except EventStoreFenced:
+                await asyncio.Event().wait()  # until this leader has let go of the job
             except EventStoreDegraded as error:
                 _log.warning("waiting for the event log", job=self.job_id, reason=error.reason)
 
@@ -396,7 +399,7 @@ class JobMaster:
             result_files=result_files(self._scheduler.graph)
             if action.state is JobState.FINISHED
             else [],
-            recovery_reports=self.recovery_reports(),
+            recovery_reports=newest_reports(self.recovery_reports()),
             graph_digest=self.job.graph_digest,
             leader_epoch=self._services.epoch,
         )

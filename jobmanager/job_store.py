@@ -3,6 +3,7 @@
     <root>/jobs/<job id>/graph.pb            the submitted job, durable before the acknowledgement
     <root>/jobs/<job id>/recovery-attempts   leaders in a row that have begun its recovery
     <root>/jobs/<job id>/events/             its event log
+    <root>/jobs/<job id>/events-recorded     says that the log is not empty
     <root>/jobs/<job id>/recovery-reports.pb what its failovers have cost
     <root>/archive/<job id>.pb               its end marker and summary, durable before clean-up
     <root>/workers.pb                        the TaskManagers that were registered, a hint
@@ -42,8 +43,12 @@ RECOVERY_REPORTS_MAX: Final = 100
 GRAPH_BYTES_MAX: Final = 512 * 1024 * 1024
 _ARCHIVE_BYTES_MAX: Final = 64 * 1024 * 1024
 _REPORTS_BYTES_MAX: Final = 16 * 1024 * 1024
+_REPORTS_OVERHEAD_BYTES: Final = 64
+_REPORT_FRAMING_BYTES: Final = 8
 _WORKERS_BYTES_MAX: Final = 16 * 1024 * 1024
 _COUNTER_BYTES_MAX: Final = 16
+#: Jobs that are read at a time: an object store answers each question late, and many at once.
+_LOADS_MAX: Final = 16
 
 _log = Log(__name__)
 
@@ -95,6 +100,17 @@ class BrokenJob:
 def graph_digest(graph: JobGraph) -> str:
     """SHA-256 of the graph, hexadecimal: equal for the same job submitted twice."""
     return hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()
+
+
+def newest_reports(reports: Sequence[RecoveryReport]) -> Sequence[RecoveryReport]:
+    """As many of the last reports as are kept: at most 100, and at most 16 MB."""
+    kept, room_bytes = 0, _REPORTS_BYTES_MAX - _REPORTS_OVERHEAD_BYTES
+    for report in reversed(reports[-RECOVERY_REPORTS_MAX:]):
+        room_bytes -= report.ByteSize() + _REPORT_FRAMING_BYTES
+        if room_bytes < 0:
+            break
+        kept += 1
+    return reports[len(reports) - kept :]
 
 
 class JobStore:
@@ -193,22 +209,24 @@ class JobStore:
             return True
 
     async def load_all(self) -> list[StoredJob | BrokenJob]:
-        """All jobs that have not ended, by id. One that cannot be read stops no other (case P10).
+        """All jobs that have not ended, by id, a few read at a time. One that cannot be read stops
+        no other (case P10).
 
         What is left of ended jobs, and of submissions that were never acknowledged, is removed;
         `jobs_to_clean_up` names those for which that failed.
         """
-        jobs: list[StoredJob | BrokenJob] = []
-        for job_id in await self._job_directories():
+        room = asyncio.Semaphore(_LOADS_MAX)
+
+        async def load(job_id: str) -> StoredJob | BrokenJob | None:
             try:
-                job = await self._load(job_id)
+                async with room:
+                    return await self._load(job_id)
             except (OSError, StorageError) as error:
                 _log.error("job cannot be loaded", job=job_id, reason=str(error))
-                jobs.append(BrokenJob(job_id, str(error)))
-                continue
-            if job is not None:
-                jobs.append(job)
-        return jobs
+                return BrokenJob(job_id, str(error))
+
+        found = await asyncio.gather(*(load(job_id) for job_id in await self._job_directories()))
+        return [job for job in found if job is not None]
 
     async def jobs_to_clean_up(self) -> list[str]:
         """Ended jobs of which something is left: call `remove` for each, again if it fails."""
@@ -238,14 +256,21 @@ class JobStore:
         await self._disk.remove(self._counter_path(job_id), missing_ok=True)
         await self._disk.sync_directory(self._job_directory(job_id))
 
+    async def mark_recorded_events(self, job_id: str) -> None:
+        """Say durably that events of the job are durable; repeatable."""
+        if not await self.has_recorded_events(job_id):
+            await self._disk.publish(self._mark_path(job_id), b"")
+
+    async def has_recorded_events(self, job_id: str) -> bool:
+        """Whether the job has had events, be they there or gone (case P09)."""
+        return await self._disk.stat(self._mark_path(job_id)) is not None
+
     async def write_recovery_reports(self, job_id: str, reports: Sequence[RecoveryReport]) -> None:
         """Keep a job's recovery reports, oldest first, for later leaders (case P50).
 
         Of more than 100, or more than 16 MB, the newest are kept.
         """
-        message = StoredRecoveryReports(reports=reports[-RECOVERY_REPORTS_MAX:])
-        while message.reports and message.ByteSize() > _REPORTS_BYTES_MAX:
-            del message.reports[0]
+        message = StoredRecoveryReports(reports=newest_reports(reports))
         await self._publish(self._reports_path(job_id), message)
 
     async def read_recovery_reports(self, job_id: str) -> list[RecoveryReport]:
@@ -312,6 +337,9 @@ class JobStore:
     def _counter_path(self, job_id: str) -> str:
         return f"{self._job_directory(job_id)}/recovery-attempts"
 
+    def _mark_path(self, job_id: str) -> str:
+        return f"{self._job_directory(job_id)}/events-recorded"
+
     def _reports_path(self, job_id: str) -> str:
         return f"{self._job_directory(job_id)}/recovery-reports.pb"
 
@@ -353,7 +381,8 @@ class JobStore:
 
     async def _refuse_events_without_graph(self, job_id: str) -> None:
         """Events prove that the job was acknowledged: it is no new one (case P09)."""
-        if await list_segments(self._disk, self.events_directory(job_id)):
+        there = await list_segments(self._disk, self.events_directory(job_id))
+        if there or await self.has_recorded_events(job_id):
             raise StoredFileDamaged(
                 self._graph_path(job_id), "the file is missing, though the job has events"
             )

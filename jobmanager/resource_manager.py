@@ -99,8 +99,9 @@ class ResourceManager:
         """Register a TaskManager; the second value says that this incarnation was here before
         (P22).
 
-        A new incarnation under a known resource id replaces the old one, which is lost from this
-        moment. The same incarnation is refreshed: its slots count once, under a new registration.
+        A new incarnation under a known resource id replaces the old one, which is over from this
+        moment, but for the finished work that the new one brings along. The same incarnation is
+        refreshed: its slots count once, under a new registration.
 
         Raises `RegistrationOutdated` for one that was sent before another that has come already.
         """
@@ -114,7 +115,7 @@ class ResourceManager:
                 self._ledger.close(before.worker_id)
             else:
                 self._ledger.remove(before.worker_id)
-                self._tell_all(sig.WorkerLost(before.worker_id, "it was started anew"))
+                self._tell_all(sig.WorkerRestarted(before.worker_id))
         worker = WorkerConnection(
             self._runtime,
             header,
@@ -302,6 +303,7 @@ class ResourceManager:
             partition_bytes=partition_bytes,
             disk_free_bytes=worker.facts.disk_free_bytes,
             loop_lag_ms=worker.facts.loop_lag_ms,
+            partition_bytes_over=worker.facts.partition_bytes_over,
         )
 
 

@@ -108,6 +108,31 @@ async def _mark(disk: Disk, job_id: str, output_directory: str) -> None:
     await disk.sync_directory(output_directory)
 
 
+async def withdraw(disk: Disk, sinks: Iterable[tuple[str, str]]) -> None:
+    """Delete what was published of a job that starts from its beginning: another run of it may
+    publish other files, or none.
+
+    Its output directories were empty when it was submitted, so what has its names there is its own.
+
+    Args:
+        disk: shared storage.
+        sinks: (output directory, id of the vertex that writes there) of each sink.
+
+    Raises OSError.
+    """
+    for directory, vertex_id in sinks:
+        if await disk.stat(directory) is None:
+            continue
+        names = [entry.name for entry in await disk.list_directory(directory)]
+        published = [name for name in names if name.startswith(f"part-{vertex_id}-")]
+        # The mark goes first: with it the output would look complete.
+        marked = [name for name in names if name == SUCCESS_FILE]
+        for name in (*marked, *published):
+            await disk.remove(posixpath.join(directory, name), missing_ok=True)
+        if marked or published:
+            await disk.sync_directory(directory)
+
+
 async def remove_staging(disk: Disk, job_id: str, output_directories: Iterable[str]) -> None:
     """Delete what attempts of the job have staged; an output directory that is then empty stays.
 

@@ -66,6 +66,8 @@ class WorkerFacts:
 
     disk_free_bytes: int = 0
     loop_lag_ms: int = 0
+    #: Of finished partitions, beyond what it is to hold.
+    partition_bytes_over: int = 0
     last_heartbeat_s: float = 0.0
 
 

@@ -71,6 +71,22 @@ class Inventory:
             raise ValueError(f"more than {INVENTORY_EXECUTIONS_MAX} finished executions")
 
 
+async def _make_room(
+    services: LeadershipServices, request: taskmanager_pb2.HeartbeatRequest
+) -> None:
+    """Every job judges its own. What several of them free together may be more than is wanted: all
+    of it is optional."""
+    oldest: dict[str, list[AttemptKey]] = {}
+    for attempt in request.oldest_finished:
+        oldest.setdefault(attempt.job_id, []).append(AttemptKey.from_proto(attempt))
+    for job_id, keys in oldest.items():
+        master = services.dispatcher.master(job_id)
+        if master is not None:
+            bytes_over = request.partition_bytes_over
+            await master.room()
+            master.post(sig.RoomWanted(request.resource_id, bytes_over, keys))
+
+
 class WorkerService(taskmanager_pb2_grpc.ResourceManagerServicer):
     """Serves TaskManagers while this process leads."""
 
@@ -152,10 +168,13 @@ class WorkerService(taskmanager_pb2_grpc.ResourceManagerServicer):
             return answer
         worker.facts.disk_free_bytes = request.disk_free_bytes
         worker.facts.loop_lag_ms = request.loop_lag_ms
+        worker.facts.partition_bytes_over = request.partition_bytes_over
         services.resources.heartbeat(worker)
         answer.ended_job_ids.extend(
             job_id for job_id in request.job_ids if not services.dispatcher.knows(job_id)
         )
+        if request.oldest_finished:
+            await _make_room(services, request)
         return answer
 
     async def Session(  # noqa: N802

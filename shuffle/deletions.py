@@ -1,4 +1,4 @@
-"""Partition files to delete, off the path of whoever decided it."""
+"""Files of finished and unfinished attempts to delete, off the path of whoever decided it."""
 
 from __future__ import annotations
 
@@ -7,54 +7,61 @@ import posixpath
 from collections import deque
 from collections.abc import Iterable
 
+from holdover.ids import AttemptKey, partition_name
 from holdover.runtime import Disk
 from holdover.runtime.log import Log
-
-#: What a finished partition consists of. The index goes first: without it the partition does not
-#: exist.
-_FINISHED = (".index", ".data")
-#: What an attempt may have left that did not finish.
-_SUFFIXES = (*_FINISHED, ".index.part", ".data.part")
+from shuffle.finished_record import record_name
+from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, PART_SUFFIX
 
 _log = Log(__name__)
 
 
-async def delete_partition(disk: Disk, shuffle_directory: str, name: str) -> None:
-    """Delete the files of a partition, finished or not; absent ones are fine. Raises `OSError`."""
-    await _delete(disk, shuffle_directory, name, _SUFFIXES)
+async def delete_attempt(disk: Disk, shuffle_directory: str, key: AttemptKey, outputs: int) -> None:
+    """Delete all that an attempt may have written to the shuffle directory, finished or not.
 
-
-async def _delete(disk: Disk, shuffle_directory: str, name: str, suffixes: Iterable[str]) -> None:
-    for suffix in suffixes:
-        await disk.remove(posixpath.join(shuffle_directory, name) + suffix, missing_ok=True)
+    `outputs` is how many data sets its vertex has. Absent files are fine. Raises `OSError`.
+    """
+    # The record goes first, then the indexes: without them nothing is offered, whatever is left.
+    files = [record_name(key)]
+    for output in range(outputs):
+        name = partition_name(key, output)
+        files += [name + INDEX_SUFFIX, name + DATA_SUFFIX]
+    for file in files:
+        for suffix in ("", PART_SUFFIX):
+            path = posixpath.join(shuffle_directory, file) + suffix
+            await disk.remove(path, missing_ok=True)
 
 
 class Deletions:
-    """Finished partitions that are served no longer. Never more than were held."""
+    """Attempts that are held no longer, each by its files. Never more than were held."""
 
     def __init__(self, disk: Disk, shuffle_directory: str) -> None:
         self._disk = disk
         self._shuffle_directory = shuffle_directory
-        self._names: deque[str] = deque()
+        self._attempts: deque[list[str]] = deque()
         self._added = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._attempts)
 
-    def add(self, names: Iterable[str]) -> None:
-        """Delete these soon, in this order."""
-        self._names.extend(names)
+    def add(self, attempts: Iterable[list[str]]) -> None:
+        """Delete these files soon, in this order; each is relative to the shuffle directory."""
+        self._attempts.extend(attempts)
         self._added.set()
 
     async def run(self) -> None:
         """Delete, for ever; a loop for a `Supervisor`. What cannot be deleted is logged and left to
-        the sweep of the next start."""
+        the end of its job, or to the next start."""
         while True:
             await self._added.wait()
             self._added.clear()
-            while self._names:
-                name = self._names.popleft()
-                try:
-                    await _delete(self._disk, self._shuffle_directory, name, _FINISHED)
-                except OSError as error:
-                    _log.error("cannot delete a partition", partition=name, error=error)
+            while self._attempts:
+                await self._delete(self._attempts.popleft())
+
+    async def _delete(self, files: list[str]) -> None:
+        for file in files:
+            try:
+                path = posixpath.join(self._shuffle_directory, file)
+                await self._disk.remove(path, missing_ok=True)
+            except OSError as error:
+                _log.error("cannot delete a file of a partition", file=file, error=error)

@@ -47,7 +47,6 @@ from shuffle.partition_name import (
     PartitionIdentity,
     partition_base,
 )
-from shuffle.shuffle_directory import ShuffleDirectory, sort_out
 
 BLOCK_BYTES_MAX = 2 << 20
 SUBPARTITIONS_MAX = 1 << 16
@@ -57,7 +56,7 @@ class PartitionWriter:
     """Writes one partition; nothing of it can be seen before `commit` returns.
 
     Used by one thread. Batches of a subpartition keep their order. A writer that is neither
-    committed nor aborted leaves files that `scan` reports as leftovers.
+    committed nor aborted leaves files of which nothing is ever offered.
     """
 
     def __init__(
@@ -134,14 +133,14 @@ class PartitionWriter:
             raise PartitionIncomplete(f"the writer of {self.identity.name} was closed before")
         return self._file
 
-    def commit(self, producer_record: bytes = b"") -> PartitionMetrics:
-        """Publishes the partition; `producer_record` is kept in the index for its holder's restart.
+    def commit(self) -> PartitionMetrics:
+        """Publishes the partition.
 
         Raises PartitionIncomplete after commit or abort, and OSError of the disk; then nothing was
         published, and `abort` cleans up.
         """
         file = self._open_file()
-        message = self._index_message(producer_record)
+        message = self._index_message()
         data = encode_index(message)
         file.flush()
         if self._sync:
@@ -160,7 +159,7 @@ class PartitionWriter:
             _sync_directory(os.path.dirname(self._base))
         return metrics_of(self._blocks, self._subpartitions, self._offset, crc32c(data[:-4]))
 
-    def _index_message(self, producer_record: bytes) -> shuffle_pb2.PartitionIndex:
+    def _index_message(self) -> shuffle_pb2.PartitionIndex:
         schema = b"" if self._schema is None else self._schema.serialize().to_pybytes()
         blocks = self._blocks
         return shuffle_pb2.PartitionIndex(
@@ -176,7 +175,6 @@ class PartitionWriter:
             ),
             data_bytes=self._offset,
             rows=sum(block.rows for block in blocks),
-            producer_record=producer_record,
         )
 
     def abort(self) -> None:
@@ -329,12 +327,3 @@ def _map_data(path: str, index: Index) -> pa.Buffer:
             return pa.py_buffer(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
     except OSError as error:
         raise _unreadable(index, error) from error
-
-
-def scan(shuffle_dir: str) -> ShuffleDirectory:
-    """Looks through a shuffle directory of the local disk (`sort_out`); a missing one is empty."""
-    listing: dict[str, list[str] | None] = {}
-    for entry in os.listdir(shuffle_dir) if os.path.isdir(shuffle_dir) else []:
-        path = os.path.join(shuffle_dir, entry)
-        listing[entry] = os.listdir(path) if os.path.isdir(path) else None
-    return sort_out(shuffle_dir, listing)

@@ -58,7 +58,6 @@ class Index:
     subpartitions: int
     blocks: tuple[Block, ...]
     data_bytes: int
-    producer_record: bytes
     metrics: PartitionMetrics
 
     def range(self, first_subpartition: int, end_subpartition: int) -> list[Block]:
@@ -113,7 +112,6 @@ def decode_index(data: bytes, name: str) -> Index:
         subpartitions=message.subpartitions,
         blocks=blocks,
         data_bytes=message.data_bytes,
-        producer_record=message.producer_record,
         metrics=metrics_of(blocks, message.subpartitions, message.data_bytes, actual),
     )
 

@@ -8,9 +8,11 @@ leader's log may have lost its end (behaviour: finished but not yet logged).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from holdover.ids import AttemptKey, partition_name
 from holdover.v1.common_pb2 import FinishedExecution
+from shuffle.finished_record import files_of
 
 
 class PartitionStore:
@@ -22,31 +24,42 @@ class PartitionStore:
     def __init__(self) -> None:
         self._by_job: dict[str, dict[AttemptKey, FinishedExecution]] = {}
         self._served: dict[str, AttemptKey] = {}
+        #: The oldest first.
+        self._by_age: dict[AttemptKey, None] = {}
+        #: Size of the data files of all that is held.
+        self.bytes = 0
 
     def add(self, key: AttemptKey, execution: FinishedExecution) -> None:
         """Hold a finished attempt; from now on its partitions are served. Repeating is allowed."""
-        self._by_job.setdefault(key.job_id, {})[key] = execution
+        executions = self._by_job.setdefault(key.job_id, {})
+        if key not in executions:
+            self.bytes += _data_bytes(execution)
+        executions[key] = execution
+        self._by_age[key] = None
         for name in _names(key, execution):
             self._served[name] = key
 
-    def release(self, keys: Iterable[AttemptKey]) -> list[str]:
-        """Let go of attempts; returns the names of the partitions to delete. Unknown ones are fine.
+    def release(self, keys: Iterable[AttemptKey]) -> list[list[str]]:
+        """Let go of attempts; returns the files of each, to be deleted in this order.
 
-        From now on none of them is served or offered.
+        From now on none of them is served or offered. The files are relative to the shuffle
+        directory. Unknown attempts are fine.
         """
-        names: list[str] = []
+        files: list[list[str]] = []
         for key in keys:
             executions = self._by_job.get(key.job_id, {})
             execution = executions.pop(key, None)
             if execution is not None:
-                names += _names(key, execution)
+                del self._by_age[key]
+                files.append(files_of(key, execution))
+                self.bytes -= _data_bytes(execution)
+                for name in _names(key, execution):
+                    self._served.pop(name, None)
             if not executions:
                 self._by_job.pop(key.job_id, None)
-        for name in names:
-            self._served.pop(name, None)
-        return names
+        return files
 
-    def release_job(self, job_id: str) -> list[str]:
+    def release_job(self, job_id: str) -> list[list[str]]:
         """Let go of all attempts of a job; see `release`."""
         return self.release(list(self._by_job.get(job_id, ())))
 
@@ -62,11 +75,20 @@ class PartitionStore:
         """Whether a finished partition of this name is held. Thread-safe."""
         return name in self._served
 
+    @property
+    def jobs(self) -> list[str]:
+        """Jobs of which anything is held, the longest held first."""
+        return list(self._by_job)
+
     def inventory(self) -> list[FinishedExecution]:
         """All that is held, by job and then by age."""
         return [
             execution for executions in self._by_job.values() for execution in executions.values()
         ]
+
+    def oldest(self, skipped: int, count: int) -> list[AttemptKey]:
+        """At most `count` attempts, by age, without the `skipped` oldest."""
+        return list(islice(self._by_age, skipped, skipped + count))
 
     def check(self) -> None:
         """Raise `AssertionError` when a partition is served that is not held, or the reverse."""
@@ -78,7 +100,15 @@ class PartitionStore:
         }
         assert held == set(self._served), f"held {sorted(held)}, served {sorted(self._served)}"
         assert all(self._by_job.values()), "a job without executions is kept"
+        keys = {key for executions in self._by_job.values() for key in executions}
+        assert set(self._by_age) == keys, "some attempts have no age"
+        n_bytes = sum(_data_bytes(execution) for execution in self.inventory())
+        assert self.bytes == n_bytes, f"counted {self.bytes} bytes, held {n_bytes}"
 
 
 def _names(key: AttemptKey, execution: FinishedExecution) -> list[str]:
     return [partition_name(key, partition.output) for partition in execution.partitions]
+
+
+def _data_bytes(execution: FinishedExecution) -> int:
+    return sum(partition.data_bytes for partition in execution.partitions)

@@ -100,13 +100,13 @@ class ResultWriter:
             for subpartition, piece in partitioner.split(batch):
                 writer.write(subpartition, piece)
 
-    def commit(self, producer_record: bytes = b"") -> tuple[PartitionMetrics, ...]:
+    def commit(self) -> tuple[PartitionMetrics, ...]:
         """Publishes the partitions, one after another; the metrics are in the order of outputs.
 
         When it raises, `abort` deletes also those that were published already.
         """
         self._flush()
-        return tuple(writer.commit(producer_record) for writer in self._writers)
+        return tuple(writer.commit() for writer in self._writers)
 
     def abort(self) -> None:
         """Deletes all that was written. May be called at any time, repeatedly."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from holdover import config as options
 from holdover.config import Configuration
@@ -40,8 +41,12 @@ class SimulatedClusterView:
         self._expected: dict[str, Sequence[int]] = {}
 
     def add_job(self, job: SubmittedJob) -> None:
-        """A client gives a job to the cluster, or learns more about it."""
+        """A client gives a job to the cluster."""
         self._jobs[job.job_id] = job
+
+    def change_job(self, job_id: str, **changes: Any) -> None:
+        """A client wants something of a job, or learns something of it: fields of SubmittedJob."""
+        self._jobs[job_id] = replace(self._jobs[job_id], **changes)
 
     @property
     def now_s(self) -> float:

@@ -21,7 +21,7 @@ RESTARTS_USED = "restarts it may have)"
 NO_SLOTS = "slot.request.timeout has passed"
 
 #: Faults that harm no attempt and no partition.
-_HARMLESS = (kinds.ClockJump,)
+_HARMLESS = (kinds.ClockJump, kinds.CancelJob)
 
 
 def failures_allowed(

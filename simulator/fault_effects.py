@@ -29,9 +29,14 @@ class FaultEffects:
     """See the module."""
 
     def __init__(
-        self, cluster: SimulatedCluster, jobs: Sequence[str], source: random.Random
+        self,
+        cluster: SimulatedCluster,
+        jobs: Sequence[str],
+        source: random.Random,
+        cancel_job: Callable[[str], None],
     ) -> None:
         """`jobs`: all that there may be. `source` draws what the faults leave open."""
+        self._cancel_job = cancel_job
         self._cluster = cluster
         self._jobs = jobs
         self._world = cluster.world
@@ -58,6 +63,9 @@ class FaultEffects:
                 return self._damage_disks(fault, groups[0])
             case kinds.Cut():
                 return self._cut(groups[0], groups[1], both=not fault.one_way)
+            case kinds.CancelJob(job=job_id):
+                self._cancel_job(job_id)
+                return None
             case kinds.LeaderServiceDown():
                 others = [name for name in self._world.hosts if name != LEADER_HOST]
                 return self._cut([LEADER_HOST], others, both=True)

@@ -32,6 +32,19 @@ from simulator.quantities import (
     nearest,
 )
 
+#: Steps of a leadership and of its jobs that a fault can wait for; `simulator.moments` sees them.
+StepName = Literal[
+    "noticed",
+    "elected",
+    "reconciling",
+    "registered",
+    "ready",
+    "running",
+    "cancelling",
+    "failing",
+    "committing",
+]
+
 #: Who can be a victim. Those with a number are written "rack:2", numbered from 1.
 JOBMANAGERS = ("leader", "standby", "jobmanagers", "jobmanager")
 TASKMANAGERS = ("one", "minority", "majority", "all", "holders", "taskmanager", "rack")
@@ -127,7 +140,22 @@ class FaultMade(Model):
     after_s: Seconds = Field(default=0.0, alias="after")
 
 
-_WHENS = ("stage", "job", "jobs", "fault")
+class StepReached(Model):
+    """When a step is made for the first time in the run or, with `since`, the first time after that
+    fault was made: so a fault can be aimed at the recovery from another.
+
+    noticed: a TaskManager has lost its leader. elected: a leader has its epoch, and begins to load.
+    reconciling: a job waits for what workers hold. registered: a leader has taken a registration.
+    ready: all jobs are loaded. running: a job runs, or runs on. cancelling, failing: a job ends
+    so. committing: a job's output is about to be published.
+    """
+
+    step: StepName
+    since: str | None = None
+    after_s: Seconds = Field(default=0.0, alias="after")
+
+
+_WHENS = ("stage", "job", "jobs", "fault", "step")
 
 
 def _when_tag(value: Any) -> str:
@@ -141,7 +169,8 @@ When = Annotated[
     Annotated[StageFinished, Tag("when stage")]
     | Annotated[JobIs, Tag("when job")]
     | Annotated[JobsAre, Tag("when jobs")]
-    | Annotated[FaultMade, Tag("when fault")],
+    | Annotated[FaultMade, Tag("when fault")]
+    | Annotated[StepReached, Tag("when step")],
     Discriminator(_when_tag),
 ]
 
@@ -381,6 +410,14 @@ class CutLog(_Ending):
     bytes_max: Bytes | None = None
 
 
+class CancelJob(FaultModel):
+    """A client asks for the cancellation of a job: nothing that goes wrong, but it can come at any
+    moment of what does."""
+
+    kind: Literal["cancel-job"] = "cancel-job"
+    job: str
+
+
 Fault = Annotated[
     Crash
     | Stop
@@ -399,6 +436,7 @@ Fault = Annotated[
     | AddressChange
     | KillTask
     | LosePartitions
-    | CutLog,
+    | CutLog
+    | CancelJob,
     Field(discriminator="kind"),
 ]

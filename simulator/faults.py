@@ -3,19 +3,20 @@
 MODEL: the victims of a fault are chosen at its moment. One that lasts is healed after its time, or
 by `heal_all`. Conditions ("when the stage is half finished") are looked at after every step of a
 leader; a state that a job had only for a moment counts. A fault whose condition never comes true
-is not made, and the run goes on without it.
+is not made, which the record tells, and the run goes on without it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from simulator import fault_kinds as kinds
 from simulator.cluster import LEADER_HOST, SimulatedCluster
 from simulator.fault_effects import SHARED_STORAGE, Ending, FaultEffects, Heal
+from simulator.moments import Moments
 from simulator.recorder import RunRecorder
 from simulator.scenario import Scenario
 from simulator.victims import Candidates, choose
@@ -48,16 +49,30 @@ class FaultInjector:
     it lasts until it is healed, is over."""
 
     def __init__(
-        self, cluster: SimulatedCluster, scenario: Scenario, recorder: RunRecorder
+        self,
+        cluster: SimulatedCluster,
+        scenario: Scenario,
+        recorder: RunRecorder,
+        cancel_job: Callable[[str], None],
     ) -> None:
+        """`cancel_job`: a client begins to ask for the cancellation of that job."""
         self._cluster = cluster
         self._world = cluster.world
         self._scenario = scenario
         self._recorder = recorder
         self._random = self._world.random("faults")
         self._job_names = [job.name for job in scenario.jobs]
-        self._effects = FaultEffects(cluster, self._job_names, self._random)
+        self._effects = FaultEffects(cluster, self._job_names, self._random, cancel_job)
+        #: Told of what happens in the run.
+        self.moments = Moments()
+        cluster.on_step.append(
+            lambda _node, _master, _signal, decision: self.moments.decided(decision)
+        )
         self._made = {fault.id: asyncio.Event() for fault in scenario.faults if fault.id}
+        #: Which steps there had been when each of these was made for the first time.
+        self._steps_before: dict[str, Mapping[str, int]] = {}
+        #: Faults of the scenario that were not made yet, by their place.
+        self._unmade: dict[int, kinds.FaultModel] = dict(enumerate(scenario.faults))
         self._lasting: dict[int, _Lasting] = {}
         #: When the last fault began or ended to act, None before the first.
         self.changed_s: float | None = None
@@ -78,7 +93,14 @@ class FaultInjector:
 
     async def run(self) -> None:
         """Wait for each fault's moment, make it, and wait for its end."""
-        await asyncio.gather(*(self._run_one(fault) for fault in self._scenario.faults))
+        await asyncio.gather(
+            *(self._run_one(place, fault) for place, fault in enumerate(self._scenario.faults))
+        )
+
+    def tell_unmade(self) -> None:
+        """Record the faults of the scenario that were never made."""
+        for fault in self._unmade.values():
+            self._recorder.unmade(fault.kind, _moment(fault))
 
     def make(self, fault: kinds.FaultModel) -> MadeFault:
         """Make a fault now, whenever it says that it happens."""
@@ -131,7 +153,7 @@ class FaultInjector:
 
     # ------------------------------------------------------------------ when
 
-    async def _run_one(self, fault: kinds.FaultModel) -> None:
+    async def _run_one(self, place: int, fault: kinds.FaultModel) -> None:
         if fault.at_s is not None:
             await asyncio.sleep(max(0.0, fault.at_s - self._world.now_s))
         elif fault.when is not None:
@@ -141,6 +163,9 @@ class FaultInjector:
         for count in range(fault.repeat):
             if count and fault.every_s is not None:
                 await asyncio.sleep(fault.every_s)
+            self._unmade.pop(place, None)
+            if fault.id is not None:
+                self._steps_before.setdefault(fault.id, self.moments.so_far())
             ends.append(self.make(fault))
             if fault.id is not None:
                 self._made[fault.id].set()
@@ -150,6 +175,13 @@ class FaultInjector:
     async def _until(self, when: kinds.When) -> None:
         if isinstance(when, kinds.FaultMade):
             await self._made[when.fault].wait()
+            return
+        if isinstance(when, kinds.StepReached):
+            before: Mapping[str, int] = {}
+            if when.since is not None:
+                await self._made[when.since].wait()
+                before = self._steps_before[when.since]
+            await self.moments.beyond(when.step, before.get(when.step, 0))
             return
         while not self._holds(when):
             await self._cluster.next_step()
@@ -204,6 +236,14 @@ def _lasts_s(fault: kinds.FaultModel) -> float:
     """For how long it acts; infinite for until all is healed."""
     lasts_s: float | None = getattr(fault, "for_s", None)
     return math.inf if lasts_s is None else lasts_s
+
+
+def _moment(fault: kinds.FaultModel) -> str:
+    """When it was to happen, for a reader."""
+    if fault.when is None:
+        return f"at {fault.at_s} s"
+    said = fault.when.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+    return ", ".join(f"{name} {value}" for name, value in said.items())
 
 
 def _detail(fault: kinds.FaultModel) -> str:

@@ -96,6 +96,14 @@ class FaultRecord:
 
 
 @dataclass(slots=True)
+class UnmadeFault:
+    """A fault whose moment never came; `when` as the scenario says it."""
+
+    kind: str
+    when: str
+
+
+@dataclass(slots=True)
 class HeldRecord:
     """What all workers held at one moment."""
 
@@ -145,6 +153,7 @@ class RunRecord:
     epochs: list[EpochRecord] = field(default_factory=list)
     workers: list[WorkerRecord] = field(default_factory=list)
     faults: list[FaultRecord] = field(default_factory=list)
+    unmade: list[UnmadeFault] = field(default_factory=list)
     held: list[HeldRecord] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     measures: Measures = field(default_factory=Measures)
@@ -183,6 +192,7 @@ _LISTS: dict[str, Any] = {
     "epochs": EpochRecord,
     "workers": WorkerRecord,
     "faults": FaultRecord,
+    "unmade": UnmadeFault,
     "held": HeldRecord,
     "findings": Finding,
 }

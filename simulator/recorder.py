@@ -27,6 +27,7 @@ from simulator.record import (
     HeldRecord,
     JobRecord,
     RunRecord,
+    UnmadeFault,
     VertexRecord,
     WorkerRecord,
 )
@@ -122,6 +123,10 @@ class RunRecorder:
         """A fault is made; the number is for `healed`."""
         self._record.faults.append(FaultRecord(kind, at_s, list(victims), detail))
         return len(self._record.faults) - 1
+
+    def unmade(self, kind: str, when: str) -> None:
+        """The moment of a fault has never come."""
+        self._record.unmade.append(UnmadeFault(kind, when))
 
     def healed(self, at_s: float, number: int) -> None:
         """A fault is over."""

@@ -22,7 +22,15 @@ from pydantic import (
 from holdover import ids
 from holdover.config import OPTIONS, Configuration, check_job_option
 from holdover.errors import ConfigurationError
-from simulator.fault_kinds import Fault, FaultMade, JobIs, StageFinished, Victims
+from simulator.fault_kinds import (
+    CancelJob,
+    Fault,
+    FaultMade,
+    JobIs,
+    StageFinished,
+    StepReached,
+    Victims,
+)
 from simulator.model import FieldRefused, Model
 from simulator.quantities import (
     Bytes,
@@ -108,8 +116,8 @@ def _stage_name(value: str) -> str:
 class StageSpec(Model):
     """A stage of a job: subtasks that take time and write bytes.
 
-    A stage without inputs makes `rows` rows in each subtask; others pass on every row that they
-    read.
+    A stage without inputs makes `rows` rows in each subtask, or reads them from a source that has
+    as many for each; others pass on every row that they read.
     """
 
     name: Annotated[str, AfterValidator(_stage_name)]
@@ -124,6 +132,8 @@ class StageSpec(Model):
     #: How the rows of the inputs are spread over the subtasks.
     exchange: ExchangeName = "hash"
     rows: Annotated[int, Field(ge=0, le=100_000)] = 10
+    #: Of a stage without inputs: its rows are numbers in splits, which its subtasks ask for.
+    splits: bool = False
     #: Of each attempt.
     failure_probability: Fraction = 0.0
     #: Another attempt may write other rows.
@@ -214,6 +224,10 @@ def _check_stage(stage: StageSpec, earlier: dict[str, StageSpec]) -> None:
             )
     if not stage.inputs and stage.parallelism is None:
         raise ValueError(f"has a stage {stage.name!r} without inputs: say its `parallelism`")
+    if stage.inputs and stage.splits:
+        raise ValueError(
+            f"has a stage {stage.name!r} with `inputs` and `splits`: only a source has splits"
+        )
     if len(set(stage.inputs)) != len(stage.inputs):
         raise ValueError(f"has a stage {stage.name!r} that names an input twice")
 
@@ -291,6 +305,9 @@ class Scenario(Model):
             problem = self._problem_of_when(fault)
             if problem:
                 raise FieldRefused(problem, ("faults", position, "when"))
+            problem = self._problem_of_job(fault.job) if isinstance(fault, CancelJob) else ""
+            if problem:
+                raise FieldRefused(problem, ("faults", position, "job"))
             for victims in fault.roles():
                 problem = fault.unfit(victims) or self._problem_of_victims(victims)
                 field = "between" if fault.kind == "cut" else "victims"
@@ -300,14 +317,15 @@ class Scenario(Model):
 
     def _problem_of_when(self, fault: Fault) -> str:
         when = fault.when
-        names = [job.name for job in self.jobs]
         of = when.of if isinstance(when, StageFinished | JobIs) else None
-        if of is not None and of not in names:
-            return f"names the job {of!r}, which does not exist{nearest(of, names)}"
-        if isinstance(when, FaultMade):
+        if of is not None and (problem := self._problem_of_job(of)):
+            return problem
+        other_id = when.fault if isinstance(when, FaultMade) else None
+        other_id = when.since if isinstance(when, StepReached) else other_id
+        if other_id is not None:
             others = [other.id for other in self.faults if other.id and other is not fault]
-            if when.fault not in others:
-                return f"waits for a fault {when.fault!r}, but no other has that `id`"
+            if other_id not in others:
+                return f"waits for a fault {other_id!r}, but no other has that `id`"
         if isinstance(when, StageFinished):
             jobs = [job for job in self.jobs if of in (None, job.name)]
             stages = [stage.name for job in jobs for stage in job.stages]
@@ -316,6 +334,12 @@ class Scenario(Model):
             if stages.count(when.stage) > 1:
                 return f"fits several jobs with a stage {when.stage!r}: say `of: <job's name>`"
         return ""
+
+    def _problem_of_job(self, name: str) -> str:
+        names = [job.name for job in self.jobs]
+        if name in names:
+            return ""
+        return f"names the job {name!r}, which does not exist{nearest(name, names)}"
 
     def _problem_of_victims(self, victims: Victims) -> str:
         there = {

@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import cast
 
 from holdover.client import Client
@@ -42,6 +41,7 @@ from simulator.run_settings import (
 from simulator.scenario import JobSpec, Scenario
 from simulator.scenario_file import stored_graph
 from simulator.workloads import build_graph, other_work
+from simulator.world.process import Process
 from simulator.world.world import World, current_process_name
 
 OUTPUT_DIRECTORY = "/shared/output"
@@ -112,13 +112,15 @@ class SimulatedRun:
         )
         self.recorder = RunRecorder(scenario.name, "simulated", seed, swept)
         self.cluster = SimulatedCluster(self.world, cluster_settings(scenario, self._options))
-        self.injector = FaultInjector(self.cluster, scenario, self.recorder)
+        self.injector = FaultInjector(self.cluster, scenario, self.recorder, self._begin_cancelling)
         self.view = SimulatedClusterView(self.cluster, self.injector, self._patience_s)
         self.invariants = Invariants(self.view, self.world.random("invariants"))
         self._ended = dict.fromkeys((job.name for job in scenario.jobs), False)
         self._all_ended = asyncio.Event()
         #: Jobs whose client has given up.
         self._given_up: dict[str, None] = {}
+        #: Process of the one client, and the client.
+        self._client: tuple[Process, Client] | None = None
         self._watch()
 
     # ------------------------------------------------------------------ the run
@@ -126,7 +128,7 @@ class SimulatedRun:
     async def main(self) -> None:
         """Both phases."""
         self.cluster.start()
-        client_process, client = self.cluster.client()
+        client_process, client = self._client = self.cluster.client()
         for job in self.scenario.jobs:
             client_process.spawn(self._submit(client, job))
         loop = asyncio.get_running_loop()
@@ -141,6 +143,7 @@ class SimulatedRun:
         await asyncio.wait([injecting])
         if not injecting.cancelled():
             injecting.result()
+        self.injector.tell_unmade()
         self.injector.heal_all()
         retrying = client_process.spawn(self._retry_parked_jobs(client))
         await self._settle()
@@ -174,7 +177,24 @@ class SimulatedRun:
             self._given_up[job.name] = None
             self._look_for_ends()
             return
-        self.view.add_job(replace(submitted, acknowledged=True))
+        self.view.change_job(job.name, acknowledged=True)
+
+    def _begin_cancelling(self, job_id: str) -> None:
+        assert self._client is not None, "no fault is made before the run"
+        process, client = self._client
+        process.spawn(self._cancel(client, job_id))
+
+    async def _cancel(self, client: Client, job_id: str) -> None:
+        """What a client does who wants a job to end. It may come before the job, or too late."""
+        if job_id not in self.view.jobs:
+            return
+        self.view.change_job(job_id, cancel_requested=True)
+        try:
+            await client.cancel(job_id)
+        except HoldoverError as error:
+            self.world.trace.note("client", f"cannot cancel {job_id}", type(error).__name__)
+            return
+        self.view.change_job(job_id, cancel_acknowledged=True)
 
     async def _look_now_and_then(self) -> None:
         """Check invariants and count what is held, as often as a large cluster can bear."""
@@ -319,6 +339,7 @@ class SimulatedRun:
         process, event, now_s = current_process_name(), line.getMessage(), self.world.now_s
         fields: Mapping[str, object] = getattr(line, "holdover_fields", {})
         self.recorder.log_line(now_s, process, event, fields)
+        self.injector.moments.log_line(event, fields)
         text = " ".join(f"{key}={value}" for key, value in fields.items())
         self.world.trace.note(process, f"log {line.levelname} {event}", text)
         if event == "job ended":

@@ -16,10 +16,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.scenario import Scenario
+from simulator.swarm_double import DoubleFaultDraw
 from simulator.swarm_faults import FaultDraw, between, rounded
+
+#: Names of swarms.
+SWARM = "swarm"
+SWARM_DOUBLE = "swarm-double"
+SWARMS = (SWARM, SWARM_DOUBLE)
 
 #: Drawn jobs are cut down to about this much work on the slots of their cluster.
 WORK_S_MAX = 30.0
+#: What is to meet with several faults has at least this much.
+_WORK_S_MIN = 10.0
 #: By then a run is healed; what it still has to do after that is bounded too.
 DURATION_S_MAX = 150.0
 _RESTARTS = "1000000"
@@ -27,19 +35,30 @@ _RESTARTS = "1000000"
 _Fields = dict[str, Any]
 
 
-def draw_scenario(seed: int) -> Scenario:
-    """The scenario that the seed stands for; equal seeds give equal scenarios."""
-    chance = random.Random(f"{seed}/swarm")
+def draw_scenario(seed: int, swarm: str = SWARM) -> Scenario:
+    """The scenario that the seed stands for; equal seeds give equal scenarios.
+
+    With SWARM_DOUBLE faults are aimed at the recovery from others, clients cancel jobs, and sources
+    hand out splits (`simulator.swarm_double`).
+    """
+    chance = random.Random(f"{seed}/{swarm}")
+    double = swarm == SWARM_DOUBLE
     cluster = _draw_cluster(chance)
+    if double and chance.random() < 0.4:
+        cluster["jobmanagers"] = 2  # so that there is a successor, where a leader only stands still
     slots = cluster["taskmanagers"] * cluster["slots"]
     jobs = [_draw_job(chance, number, slots) for number in range(1, 1 + _skewed(chance, 1, 3))]
     work_s = _shorten(jobs, slots)
+    if double:
+        work_s = _lengthen(jobs, work_s)
+        _draw_splits(chance, jobs)
     begins_s = max(job.submit_at_s for job in jobs)
     stages = {job.name: [stage.fields["name"] for stage in job.stages] for job in jobs}
-    draw = FaultDraw(chance, cluster, stages, begins_s + work_s + 3.0)
+    kind = DoubleFaultDraw if double else FaultDraw
+    draw = kind(chance, cluster, stages, begins_s + work_s + 3.0)
     return Scenario.model_validate(
         {
-            "name": "swarm",
+            "name": swarm,
             "description": f"drawn from seed {seed}",
             "seed": seed,
             "cluster": cluster,
@@ -169,6 +188,14 @@ def _stage_fields(
     }
 
 
+def _draw_splits(chance: random.Random, jobs: list[_DrawnJob]) -> None:
+    """Half of the sources hand their rows out in splits."""
+    for job in jobs:
+        for stage in job.stages:
+            if not stage.fields["inputs"]:
+                stage.fields["splits"] = chance.random() < 0.5
+
+
 def _shorten(jobs: list[_DrawnJob], slots: int) -> float:
     """Make all stages shorter if the jobs would take too long; returns how long they may take."""
     work_s = 0.0
@@ -179,6 +206,16 @@ def _shorten(jobs: list[_DrawnJob], slots: int) -> float:
     for job in jobs:
         for stage in job.stages:
             stage.mean_s = max(0.01, rounded(stage.mean_s * factor))
+    return work_s * factor
+
+
+def _lengthen(jobs: list[_DrawnJob], work_s: float) -> float:
+    """Make all stages longer if the jobs are over before anything can happen to them; returns how
+    long they may take."""
+    factor = max(1.0, _WORK_S_MIN / work_s)
+    for job in jobs:
+        for stage in job.stages:
+            stage.mean_s = rounded(stage.mean_s * factor)
     return work_s * factor
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from holdover.api import Job
-from holdover.api.dataset import DataSet, Exchange
+from holdover.api.dataset import DataSet, Exchange, Rows
 from holdover.jobgraph.index import JobGraphIndex
 from holdover.jobgraph.workload_draws import source_identities
 from holdover.v1.common_pb2 import ConfigEntry
@@ -85,9 +85,10 @@ def build_graph(
         stages[name].write_parquet(place, parallelism=_parallelism(job, name))
     graph = described.build(job.name)
     for vertex in graph.vertices:
-        workload = vertex.operators[0].workload
-        # A source of no rows: without this it would make random ones.
-        workload.pass_rows = not workload.rows
+        for operator in vertex.operators:
+            if operator.HasField("workload"):
+                # A source of no rows: without this it would make random ones.
+                operator.workload.pass_rows = not operator.workload.rows
     return graph
 
 
@@ -120,7 +121,7 @@ def _described(
 ) -> DataSet:
     seconds = number_distribution(stage.seconds)
     output_bytes = number_distribution(stage.output_bytes)
-    if not stage.inputs:
+    if not stage.inputs and not stage.splits:
         return job.workload(
             seconds,
             output_bytes,
@@ -132,11 +133,7 @@ def _described(
             parallelism=stage.parallelism,
             determinism="indeterminate" if stage.indeterminate else "determinate",
         )
-    inputs = [_exchanged(stages[name], stage) for name in stage.inputs]
-    read = inputs[0]
-    for exchange in inputs[1:]:
-        read = read.union(exchange)
-    return read.workload(
+    return _read(job, stage, stages).workload(
         seconds,
         output_bytes,
         pass_rows=True,
@@ -147,6 +144,19 @@ def _described(
         parallelism=stage.parallelism,
         determinism="indeterminate" if stage.indeterminate else "determinate",
     )
+
+
+def _read(job: Job, stage: StageSpec, stages: Mapping[str, DataSet]) -> Rows:
+    """What a stage reads: a source of numbers, or all its inputs."""
+    if stage.splits:
+        assert stage.parallelism is not None, "a stage without inputs has a number"
+        rows = stage.rows * stage.parallelism
+        return job.sequence(0, rows, name=f"{stage.name}-rows", parallelism=stage.parallelism)
+    inputs = [_exchanged(stages[name], stage) for name in stage.inputs]
+    read = inputs[0]
+    for exchange in inputs[1:]:
+        read = read.union(exchange)
+    return read
 
 
 def _exchanged(data_set: DataSet, stage: StageSpec) -> Exchange:

@@ -13,7 +13,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from holdover.coordination.rpc_call import CallFailed
-from holdover.ids import AttemptKey, partition_name
+from holdover.ids import AttemptKey
 from holdover.runtime import (
     Disk,
     ExitStatus,
@@ -38,7 +38,7 @@ from holdover.v1.taskmanager_pb2 import (
     TaskDeployment,
     TaskEvent,
 )
-from shuffle.deletions import delete_partition
+from shuffle.deletions import delete_attempt
 from taskmanager.job_graphs import CachedJobGraph, JobGraphs, JobGraphUnavailable
 from taskmanager.working_directory import WorkingDirectory
 
@@ -158,9 +158,8 @@ class AttemptRuns:
             await self._disk.remove_tree(self._scratch(key), missing_ok=True)
             if graph is None:
                 return
-            for output in range(graph.outputs.get(key.vertex_id, 0)):
-                name = partition_name(key, output)
-                await delete_partition(self._disk, self._directory.shuffle, name)
+            outputs = graph.outputs.get(key.vertex_id, 0)
+            await delete_attempt(self._disk, self._directory.shuffle, key, outputs)
             for path in graph.sink_paths.get(key.vertex_id, ()):
                 await self._disk.remove_tree(_staging(path, key), missing_ok=True)
         except OSError as error:
@@ -213,6 +212,9 @@ class AttemptRuns:
                 data_address=self._data_address,
                 options=graph.task_options,
                 scratch_directory=self._scratch(run.key),
+                # Nobody will look for what a job without recovery, or a worker whose name was
+                # made up, has left behind.
+                record_finished=graph.recovery_enabled and not self._directory.generated,
             )
         )
         try:

@@ -63,6 +63,8 @@ class JobGraphs:
         self._configuration = configuration
         self._fetch = fetch
         self._cached: dict[str, CachedJobGraph] = {}
+        #: Jobs that recover, as is known without their graph.
+        self._recovering: dict[str, None] = {}
         self._fetching: dict[str, asyncio.Task[CachedJobGraph]] = {}
         #: Files that are being written: unlike a fetch, a write ends by itself only.
         self._writing: dict[str, asyncio.Task[None]] = {}
@@ -74,9 +76,15 @@ class JobGraphs:
     def recovery_enabled(self, job_id: str) -> bool:
         """Whether the job wants its finished work kept; the job carries the option itself."""
         graph = self._cached.get(job_id)
+        if job_id in self._recovering:
+            return True
         if graph is None:
             return self._configuration.get(options.BATCH_JOB_RECOVERY_ENABLED)
         return graph.recovery_enabled
+
+    def note_recovery_enabled(self, job_id: str) -> None:
+        """The job has left records of finished work, as only one with recovery does."""
+        self._recovering[job_id] = None
 
     async def get(self, job_id: str) -> CachedJobGraph:
         """The graph, fetched when it is not here yet. Raises `JobGraphUnavailable`.
@@ -107,6 +115,7 @@ class JobGraphs:
 
     async def forget(self, job_id: str) -> None:
         """Delete the graph of a job that has ended here. Raises `OSError`."""
+        self._recovering.pop(job_id, None)
         cached, writing = self._cached.pop(job_id, None), self._writing.pop(job_id, None)
         if cached is not None or writing is not None:
             await self._disk.remove(self._path(job_id), missing_ok=True)

@@ -12,13 +12,21 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from holdover import config as options
 from holdover.config import Configuration
 from holdover.coordination.leader import LeaderService
-from holdover.runtime import PartitionServer, Runtime, Server, TaskProcessPool, TaskProcessSpec
+from holdover.runtime import (
+    PartitionServer,
+    Runtime,
+    Server,
+    StorageNotWritable,
+    TaskProcessPool,
+    TaskProcessSpec,
+)
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import Supervisor
 from holdover.runtime.transport_security import environment_of
 from holdover.v1 import taskmanager_pb2
 from holdover.v1.taskmanager_pb2_grpc import add_TaskExecutorServicer_to_server
 from shuffle.partition_store import PartitionStore
+from shuffle.stocktaking import take_stock
 from taskmanager.executor_service import TaskExecutorService
 from taskmanager.task_executor import Identity, TaskExecutor
 from taskmanager.working_directory import WorkingDirectory
@@ -66,6 +74,7 @@ class TaskManager:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._supervisor = Supervisor("taskmanager", on_fatal=self._loop_ended)
         self._finished = PartitionStore()
+        self._stock_taken = False
         self._directory: WorkingDirectory | None = None
         self._pool: TaskProcessPool | None = None
         self._partition_server: PartitionServer | None = None
@@ -103,6 +112,7 @@ class TaskManager:
             generated=self._generated,
         )
         self._directory = directory
+        await self._find_finished(directory)
         self._pool = await runtime.task_processes.open(self._task_spec(directory))
         self._partition_server = await runtime.partition_servers.start(
             bind_host, config.get(options.TASKMANAGER_DATA_PORT), self._lookup
@@ -126,6 +136,7 @@ class TaskManager:
         port = config.get(options.TASKMANAGER_RPC_PORT)
         self._server = await self._serving(f"{bind_host}:{port}", self._executor)
         self.address = f"{host}:{await self._server.start()}"
+        self._executor.take_up_found()
         self._executor.start(self.address)
         self._supervisor.start("sweep", directory.sweep_neighbours())
         _log.info(
@@ -135,8 +146,22 @@ class TaskManager:
             data_address=self.data_address,
         )
 
+    async def _find_finished(self, directory: WorkingDirectory) -> None:
+        """Hold what the process before this one has finished."""
+        try:
+            stock = await take_stock(self._runtime.disk, self._runtime.clock, directory.shuffle)
+        except OSError as error:
+            raise StorageNotWritable(directory.shuffle, error) from error
+        for key, execution in stock.found.items():
+            self._finished.add(key, execution)
+        self._stock_taken = True
+
     async def stop(self, reason: str) -> None:
-        """Leave the cluster, stop tasks and servers, delete what is held. Takes less than 5 s."""
+        """Leave the cluster, stop tasks and servers. Takes less than 5 s.
+
+        Nothing is left on the disk but finished work that a process of the same resource id can
+        offer again.
+        """
         if self._executor is not None:
             await self._executor.leave(reason, _UNREGISTER_TIMEOUT_S)
         await self._supervisor.close()
@@ -144,7 +169,7 @@ class TaskManager:
             await self._executor.close()
         await self._close_servers()
         if self._directory is not None:
-            await self._remove(self._directory)
+            await self._leave(self._directory)
 
     async def _close_servers(self) -> None:
         closings: list[Coroutine[Any, Any, None]] = []
@@ -160,11 +185,12 @@ class TaskManager:
         except TimeoutError:
             _log.warning("something does not close; ending without it")
 
-    async def _remove(self, directory: WorkingDirectory) -> None:
-        # The leader was told that this TaskManager leaves: nobody asks for its partitions again.
+    async def _leave(self, directory: WorkingDirectory) -> None:
+        may_come_back = not directory.generated
+        keeps = may_come_back and bool(self._finished.jobs or not self._stock_taken)
         try:
             async with asyncio.timeout(_REMOVE_TIMEOUT_S):
-                await directory.remove()
+                await (directory.release() if keeps else directory.remove())
         except (OSError, TimeoutError) as error:
             _log.warning("the next start sweeps what is left", path=directory.path, error=error)
 

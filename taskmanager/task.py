@@ -26,6 +26,7 @@ from holdover.v1.job_pb2 import JobVertex, Split
 from holdover.v1.taskmanager_pb2 import SplitWanted, TaskEvent, TaskFailed, TaskProcessReady
 from shuffle.environment import ResultWriter
 from shuffle.errors import PartitionLost
+from shuffle.finished_record import delete_record, write_record
 from shuffle.partition_index import PartitionMetrics
 from taskmanager.operators.cancellation import Cancellation
 from taskmanager.operators.chain import open_chain
@@ -184,10 +185,13 @@ class _Attempt:
             rows_in=self._context.rows_in,
             rows_out=rows_out,
             duration_ms=int((time.monotonic() - self._started_s) * 1000),
+            inputs_digest=deployment.inputs_digest,
         )
         if self._writer is not None:
-            metrics = self._writer.commit(finished.SerializeToString())
+            metrics = self._writer.commit()
             finished.partitions.extend(_partition(i, part) for i, part in enumerate(metrics))
+        if self._run.record_finished:
+            write_record(self._run.shuffle_directory, finished)
         return finished
 
     def _pull(self, vertex: JobVertex, stream: BatchStream) -> int:
@@ -212,6 +216,9 @@ class _Attempt:
     def discard(self) -> None:
         """Removes all that the attempt wrote, published or not."""
         self._context.staged_files.clear()
+        if self._run.record_finished:
+            with suppress(OSError):  # the TaskManager deletes it too, and says what it cannot
+                delete_record(self._run.shuffle_directory, self._assignment.key)
         if self._writer is not None:
             self._writer.abort()
         self._cleanup.close()

@@ -49,6 +49,8 @@ REPORTS_MAX = 10_000
 #: Attempts that ended without a result and are remembered, so that a repeated deployment of one
 #: does not run it again.
 _ENDED_MAX = 4_096
+#: Attempts that one heartbeat asks about, so that it stays small (P53).
+_OLDEST_ASKED_MAX = 256
 #: Its lag matters from a second on, which this finds at a fifth of the usual number of timers: a
 #: machine, or a simulation, may have very many TaskManagers.
 _LAG_INTERVAL_S = 0.5
@@ -103,6 +105,11 @@ class TaskExecutor:
         self._lag = LoopLagMonitor(_LAG_INTERVAL_S, _LAG_WARN_ABOVE_S)
         self._disk_free_bytes = 0
         self._disk_told = asyncio.Event()
+        self._finished_bytes_max = configuration.get(
+            options.TASKMANAGER_RETAINED_PARTITIONS_MAX_BYTES
+        )
+        #: How many of the oldest attempts were asked about already, in this round.
+        self._oldest_asked = 0
         address = configuration.get(options.JOBMANAGER_RPC_ADDRESS)
         port = configuration.get(options.JOBMANAGER_RPC_PORT)
         self.connection = JobManagerConnection(
@@ -150,6 +157,25 @@ class TaskExecutor:
     def deletions_waiting(self) -> int:
         """Partitions that are served no longer and not yet deleted."""
         return len(self._deletions)
+
+    def take_up_found(self) -> None:
+        """Before `start`: keep what was found on the disk for a leader, as after the loss of one.
+
+        Its epochs tell that leaders of older ones are over.
+        """
+        now_s = self._clock.monotonic_s()
+        for job_id in self._finished.jobs:
+            self._graphs.note_recovery_enabled(job_id)
+            self._jobs[job_id] = JobLeaderConnection.found(
+                job_id, now_s, self._registration_timeout_s
+            )
+            _log.info(
+                "keeping what is finished", job_id=job_id, at_most_s=self._registration_timeout_s
+            )
+        for execution in self._finished.inventory():
+            epoch = execution.attempt.leader_epoch
+            if epoch > self.connection.epoch_seen:
+                self.connection.admit(epoch)
 
     def start(self, address: str) -> None:
         """Begin to look for a leader; `address` is host:port of the service in front of this."""
@@ -306,11 +332,25 @@ class TaskExecutor:
     def heartbeat(self) -> HeartbeatRequest:
         """See `JobManagerListener`."""
         self._disk_told.set()
-        return HeartbeatRequest(
+        request = HeartbeatRequest(
             job_ids=list(self._jobs),
             loop_lag_ms=round(self._lag.take_recent_max_lag_s() * 1000),
             disk_free_bytes=self._disk_free_bytes,
         )
+        if 0 < self._finished_bytes_max < self._finished.bytes:
+            self._ask_for_room(request, self._finished.bytes - self._finished_bytes_max)
+        return request
+
+    def _ask_for_room(self, request: HeartbeatRequest, bytes_over: int) -> None:
+        """Only the leader knows what is optional: it is asked about some at a time, in rounds."""
+        oldest = self._finished.oldest(self._oldest_asked, _OLDEST_ASKED_MAX)
+        if self._oldest_asked == 0:
+            _log.warning("more finished partitions than wanted", bytes_over=bytes_over)
+        self._oldest_asked += len(oldest)
+        if len(oldest) < _OLDEST_ASKED_MAX:
+            self._oldest_asked = 0
+        request.partition_bytes_over = bytes_over
+        request.oldest_finished.extend(key.to_proto() for key in oldest)
 
     # ------------------------------------------------------------------ jobs
 

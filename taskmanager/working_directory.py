@@ -2,17 +2,19 @@
 
     lock        held by the owning process; free as soon as that is dead
     generated   there when the resource id was made up, so that nobody will come back for it
-    shuffle/    result partitions
+    shuffle/    result partitions, and a record of each finished attempt
     scratch/    what tasks spill; deleted after each attempt
-    graphs/     job graphs, one file a job
+    graphs/     job graphs, one file a job; fetched again after a restart
     tasks.log   what user code prints
 
 The lock is the owner mark: what is swept belongs to a dead process and was made by this program
-(P40).
+(P40). A process that takes the directory over under the same resource id goes on with the finished
+partitions (`shuffle.stocktaking`); everything else of the dead process is deleted.
 """
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 
 from holdover.errors import ConfigurationError
@@ -21,6 +23,8 @@ from holdover.runtime.log import Log
 
 _LOCK = "lock"
 _GENERATED = "generated"
+#: A neighbour that dies later is not missed: its disk space is wanted, but not at once.
+_SWEEP_INTERVAL_S = 300.0
 
 _log = Log(__name__)
 
@@ -28,10 +32,12 @@ _log = Log(__name__)
 class WorkingDirectory:
     """A directory that this process owns. Made by `claim`."""
 
-    def __init__(self, disk: Disk, path: str, lock: FileLock) -> None:
+    def __init__(self, disk: Disk, path: str, lock: FileLock, *, generated: bool) -> None:
         self._disk = disk
         self._lock = lock
         self.path = path
+        #: Whether no later process will use it.
+        self.generated = generated
         self.shuffle = posixpath.join(path, "shuffle")
         self.scratch = posixpath.join(path, "scratch")
         self.graphs = posixpath.join(path, "graphs")
@@ -41,7 +47,7 @@ class WorkingDirectory:
     async def claim(
         cls, disk: Disk, root: str, resource_id: str, *, generated: bool
     ) -> WorkingDirectory:
-        """Take the directory, and delete what a dead process left in it.
+        """Take the directory, and delete what a dead process left in it beside its partitions.
 
         `generated` says that no later process will use this resource id. Raises
         `ConfigurationError` when a living process has it, `StorageNotWritable`.
@@ -58,7 +64,7 @@ class WorkingDirectory:
                 f" has locked {path}: choose another one",
                 key="taskmanager.resource-id",
             )
-        directory = cls(disk, path, lock)
+        directory = cls(disk, path, lock, generated=generated)
         try:
             await directory._empty()
             if generated:
@@ -69,17 +75,25 @@ class WorkingDirectory:
         return directory
 
     async def _empty(self) -> None:
-        # Finished partitions of the dead process go too: nobody has verified them, and the
-        # JobManager counts them as missing from the moment the new process registers (P22).
-        for directory in (self.shuffle, self.scratch, self.graphs):
+        for directory in (self.scratch, self.graphs):
             await self._disk.remove_tree(directory, missing_ok=True)
+        for directory in (self.shuffle, self.scratch, self.graphs):
             await self._disk.make_directories(directory)
 
     async def sweep_neighbours(self) -> None:
-        """Delete the directories of dead TaskManagers that nobody will come back for (P40).
+        """Delete the directories of dead TaskManagers that nobody will come back for, now and from
+        time to time (P40); a loop for a `Supervisor`.
 
         What cannot be read or deleted is logged and left.
         """
+        while True:
+            try:
+                await self._sweep_once()
+            except OSError as error:
+                _log.warning("cannot look for dead directories", path=self.path, error=error)
+            await asyncio.sleep(_SWEEP_INTERVAL_S)
+
+    async def _sweep_once(self) -> None:
         root = posixpath.dirname(self.path)
         for entry in await self._disk.list_directory(root):
             path = posixpath.join(root, entry.name)

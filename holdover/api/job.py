@@ -54,14 +54,24 @@ class Job:
         return self._name
 
     def read_text(
-        self, glob: str, *, with_path: bool = False, name: str = "", parallelism: int | None = None
+        self,
+        glob: str,
+        *,
+        with_path: bool = False,
+        name: str = "",
+        parallelism: int | None = None,
+        record_splits: bool = True,
     ) -> DataSet:
         """Lines of text files as column "line", and with `with_path` their file as "path".
 
-        `glob` is made absolute here; it is expanded in the cluster when the job starts.
+        `glob` is made absolute here; it is expanded in the cluster when the job starts, and what
+        was found is kept with the job. Where files come and go, `record_splits` False has it
+        expanded anew by each JobManager that has to read it: then finished subtasks are kept over
+        a failover only when all of them had finished, and when one must run again all do.
         """
         source = job_pb2.TextSource(glob=absolute(glob), with_path=with_path)
-        return self._read(job_pb2.Source(text=source), name or "read_text", parallelism)
+        read = job_pb2.Source(text=source, splits_unrecorded=not record_splits)
+        return self._read(read, name or "read_text", parallelism)
 
     def read_csv(
         self,
@@ -72,8 +82,9 @@ class Job:
         types: Mapping[str, Any] | None = None,
         name: str = "",
         parallelism: int | None = None,
+        record_splits: bool = True,
     ) -> DataSet:
-        """Rows of CSV files; see `read_text` for `glob`.
+        """Rows of CSV files; see `read_text` for `glob` and `record_splits`.
 
         Args:
             delimiter: one character between fields.
@@ -90,7 +101,8 @@ class Job:
             typed_columns=list(types or {}),
             column_types=[str(type_) for type_ in (types or {}).values()],
         )
-        return self._read(job_pb2.Source(csv=source), name or "read_csv", parallelism)
+        read = job_pb2.Source(csv=source, splits_unrecorded=not record_splits)
+        return self._read(read, name or "read_csv", parallelism)
 
     def read_parquet(
         self,
@@ -99,12 +111,16 @@ class Job:
         columns: Sequence[str] = (),
         name: str = "",
         parallelism: int | None = None,
+        record_splits: bool = True,
     ) -> DataSet:
-        """Rows of Parquet files, of all columns or of those named; see `read_text` for `glob`."""
+        """Rows of Parquet files, of all columns or of those named; see `read_text` for `glob` and
+        `record_splits`.
+        """
         source = job_pb2.ParquetSource(
             glob=absolute(glob), columns=_names(columns, "columns", name or "read_parquet")
         )
-        return self._read(job_pb2.Source(parquet=source), name or "read_parquet", parallelism)
+        read = job_pb2.Source(parquet=source, splits_unrecorded=not record_splits)
+        return self._read(read, name or "read_parquet", parallelism)
 
     def sequence(
         self, start: int, end: int, *, name: str = "sequence", parallelism: int | None = None

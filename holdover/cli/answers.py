@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from contextlib import aclosing
 from typing import Any
 
@@ -166,8 +165,11 @@ async def recovery(target: Target, job_id: str, as_json: bool) -> None:
         return
     if not reports:
         typer.echo("no leader had to recover this job")
-    for line in itertools.chain.from_iterable(report_lines(report) for report in reports):
-        typer.echo(line)
+    for position, report in enumerate(reports):
+        if position:
+            typer.echo()
+        for line in report_lines(report):
+            typer.echo(line)
 
 
 async def events(target: Target, job_id: str, from_sequence: int, as_json: bool) -> None:

@@ -134,6 +134,12 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
     if not rows:
         typer.echo(empty)
         return
+    for line in table_lines(columns, rows):
+        typer.echo(line)
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    """The lines of a table; columns of numbers alone stand to the right."""
     texts = [[str(cell) for cell in row] for row in [columns, *rows]]
     widths = [max(len(row[i]) for row in texts) for i in range(len(columns))]
     numeric = [all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
@@ -142,7 +148,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(row, widths, numeric, strict=True)
         ]
-        typer.echo("  ".join(cells).rstrip())
+        yield "  ".join(cells).rstrip()
 
 
 def human_bytes(count: int) -> str:

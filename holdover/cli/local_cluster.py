@@ -154,6 +154,11 @@ class LocalCluster:
         """Pids of the recorded processes that live, by name."""
         return {name: p.pid for name, p in self._processes.items() if p.is_alive()}
 
+    def all_processes(self) -> list[int]:
+        """Pids of all that live, those that only descend from a recorded one among them."""
+        found = processes_with_environment(_MARK, str(self.directory))
+        return [process.pid for process in found]
+
     def recorded(self) -> list[str]:
         """Names of the processes that were started and not stopped; some may have died since."""
         return list(self._processes)

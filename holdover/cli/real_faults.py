@@ -24,6 +24,7 @@ from simulator.fault_kinds import (
     LosePartitions,
     Pause,
     StageFinished,
+    StepReached,
     Stop,
     Victims,
 )
@@ -45,6 +46,8 @@ def check_runnable(scenario: Scenario) -> None:
     """Raises ScenarioRefused, naming everything that this machine cannot do."""
     reasons = []
     for position, fault in enumerate(scenario.faults):
+        if isinstance(fault.when, StepReached):
+            reasons.append(f"faults[{position}]: a step is seen in a simulated cluster only")
         if not fault.real:
             reasons.append(f"faults[{position}]: {fault.kind} cannot be done to local processes")
         reasons += [
@@ -129,6 +132,8 @@ class Progress:
                 return all(self._states.get(job) == state for job in job_names)
             case FaultMade(fault=fault_id):
                 return fault_id in self._faults
+            case StepReached():
+                raise AssertionError("a scenario with steps was refused")
             case None:
                 return True
 

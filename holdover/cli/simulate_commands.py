@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from simulator.record import RunRecord
     from simulator.scenario import Scenario
 
-SWARM = "swarm"
 _SEEDS_MAX = 10_000_000
 _TRACE_LINES_MAX = 1_000_000
 
@@ -27,7 +26,9 @@ def simulate(
     scenario: Annotated[
         str,
         typer.Argument(
-            metavar="SCENARIO|swarm", help="YAML file of the scenario; `swarm` draws one per seed."
+            metavar="SCENARIO|swarm|swarm-double",
+            help="YAML file of the scenario; `swarm` draws one per seed, `swarm-double` one whose"
+            " faults strike while the cluster recovers from others.",
         ),
     ],
     seed: Annotated[
@@ -64,12 +65,13 @@ def simulate(
     """
     from holdover.cli.run_table import tell_runs
     from holdover.cli.simulated_runs import run_all
+    from simulator.swarm import SWARMS
 
     with errors_told():
         chosen = _seeds(seed, seeds)
-        described = None if scenario == SWARM else _load(scenario)
+        described = None if scenario in SWARMS else _load(scenario)
         if show:
-            _show(described, chosen or [0])
+            _show(scenario, described, chosen or [0])
             return
         orders = _orders(scenario, described, chosen, sweep or [])
         if trace and len(orders) > 1:
@@ -106,11 +108,11 @@ def _load(path: str) -> Scenario:
     return load_scenario(path)
 
 
-def _show(scenario: Scenario | None, seeds: list[int]) -> None:
+def _show(name: str, scenario: Scenario | None, seeds: list[int]) -> None:
     from simulator.scenario_file import scenario_text
     from simulator.swarm import draw_scenario
 
-    shown = [scenario] if scenario is not None else [draw_scenario(seed) for seed in seeds]
+    shown = [scenario] if scenario is not None else [draw_scenario(seed, name) for seed in seeds]
     typer.echo("---\n".join(scenario_text(one) for one in shown), nl=False)
 
 
@@ -123,7 +125,7 @@ def _orders(
     from simulator.sweep import combinations, swept_options
 
     used = seeds or [0 if scenario is None else scenario.seed]
-    checked = draw_scenario(used[0]) if scenario is None else scenario
+    checked = draw_scenario(used[0], name) if scenario is None else scenario
     return [
         RunOrder(name, scenario, seed, options)
         for options in combinations(swept_options(sweep), checked)

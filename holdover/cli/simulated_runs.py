@@ -23,8 +23,8 @@ class SimulationBroken(HoldoverError):
 
 @dataclass(frozen=True, slots=True)
 class RunOrder:
-    """A run to be made. `name` is what a person calls the scenario by; None draws it from the
-    seed."""
+    """A run to be made. `name` is what a person calls the scenario by; without a scenario it is
+    the swarm that the seed draws from."""
 
     name: str
     scenario: Scenario | None
@@ -37,7 +37,7 @@ def run_once(order: RunOrder, whole: bool, trace_lines_max: int) -> RunRecord:
     from simulator.simulate import run_scenario
     from simulator.swarm import draw_scenario
 
-    scenario = draw_scenario(order.seed) if order.scenario is None else order.scenario
+    scenario = order.scenario or draw_scenario(order.seed, order.name)
     record = run_scenario(
         scenario, order.seed, options=order.options, trace_lines_max=trace_lines_max
     )

@@ -314,10 +314,15 @@ class Client:
     async def recovery_reports(self, job_id: str) -> list[RecoveryReport]:
         """What each failover cost the job, oldest first."""
         request = ListRecoveryReportsRequest(job_id=ids.job_id(job_id))
-        answer = await self._leader.ask(
-            lambda stub: stub.ListRecoveryReports, request, job_id=job_id
-        )
-        return list(answer.reports)
+        reports: list[RecoveryReport] = []
+        while True:
+            page = await self._leader.ask(
+                lambda stub: stub.ListRecoveryReports, request, job_id=job_id
+            )
+            reports.extend(page.reports)
+            if not page.next_page_token:
+                return reports
+            request.page_token = page.next_page_token
 
 
 def raise_for_end(status: JobStatus) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from holdover.config.security_options import SECURITY_OPTIONS
 from holdover.config.values import (
     Boolean,
     Choice,
     Decimal,
     DirectoryPath,
     Duration,
-    FilePath,
     Integer,
     Option,
     Size,
@@ -99,8 +99,17 @@ TASKMANAGER_RESOURCE_ID = Option(
         "empty, or at most 64 letters, digits, '.', '_' and '-' that begin with a letter or digit",
     ),
     "",
-    "Name of the TaskManager, by which it is known in listings, logs and recovery reports; empty"
-    " makes a new name at every start.",
+    "Name of the TaskManager, by which it is known in listings, logs and recovery reports, and"
+    " under which it finds its finished partitions after its own restart; empty makes a new name"
+    " at every start.",
+)
+TASKMANAGER_RETAINED_PARTITIONS_MAX_BYTES = Option(
+    "taskmanager.retained-partitions.max-bytes",
+    Size(0),
+    "0 b",
+    "Bytes of finished partitions above which a TaskManager asks the JobManager which of them no"
+    " unfinished subtask needs, and deletes those, the oldest first; what is needed stays,"
+    " however much it is. 0 is no bound.",
 )
 TASKMANAGER_REGISTRATION_TIMEOUT = Option(
     "taskmanager.registration.timeout",
@@ -232,7 +241,8 @@ BATCH_JOB_RECOVERY_SNAPSHOT_MIN_PAUSE = Option(
     "execution.batch.job-recovery.snapshot.min-pause",
     Duration(0),
     "3 min",
-    "Least time between two snapshots of a source's enumerator.",
+    "Accepted, and without effect: every event of a source's subtask tells what it has read, so the"
+    " state of its enumerator is never older than the log.",
     job_level=True,
 )
 BATCH_JOB_RECOVERY_SCHEDULE_WHILE_WAITING = Option(
@@ -249,6 +259,15 @@ BATCH_JOB_RECOVERY_ADOPTION_TIMEOUT = Option(
     "2 s",
     "How long a subtask without a finished event is held back during that wait because a worker"
     " that has not registered yet may offer its finished output.",
+    job_level=True,
+)
+BATCH_JOB_RECOVERY_TASKMANAGER_RESTART_TIMEOUT = Option(
+    "execution.batch.job-recovery.taskmanager-restart.timeout",
+    Duration(0),
+    "0 ms",
+    "How long the finished work of a TaskManager that is lost while the JobManager lives waits for"
+    " it to be started again with its disk; 0 makes what is needed anew at once. What it brings"
+    " back before that is done counts in any case.",
     job_level=True,
 )
 
@@ -422,42 +441,6 @@ SOURCE_SPLIT_MAX_BYTES = Option(
     job_level=True,
 )
 
-# --- Security -----------------------------------------------------------------------------------
-
-SECURITY_SSL_ENABLED = Option(
-    "security.ssl.enabled",
-    Boolean(),
-    "false",
-    "Speak TLS on every connection, and with nobody who has no certificate of security.ssl.ca.",
-)
-SECURITY_SSL_CERTIFICATE = Option(
-    "security.ssl.certificate",
-    FilePath(),
-    "",
-    "PEM file with the process's certificate, followed by intermediate ones if there are any. All"
-    " files of security.ssl may be replaced at any time.",
-)
-SECURITY_SSL_PRIVATE_KEY = Option(
-    "security.ssl.private-key",
-    FilePath(),
-    "",
-    "PEM file with the certificate's private key, without a password.",
-)
-SECURITY_SSL_CA = Option(
-    "security.ssl.ca",
-    FilePath(),
-    "",
-    "PEM file with the certificates of the authorities whose certificates are accepted, from"
-    " servers and from clients.",
-)
-SECURITY_SSL_EXPECTED_NAME = Option(
-    "security.ssl.expected-name",
-    Text(re.compile(r"([A-Za-z0-9:._-]{1,253})?"), "empty, or a host name or IP address"),
-    "",
-    "Name that the certificate of every server must have, for clusters whose addresses are not in"
-    " their certificates; empty asks for the host that was called.",
-)
-
 # --- Clients and logs ---------------------------------------------------------------------------
 
 CLIENT_TIMEOUT = Option(
@@ -481,5 +464,7 @@ LOG_LEVEL = Option(
 
 #: All options by key, in the order of the documentation.
 OPTIONS: Final[dict[str, Option[object]]] = {
-    option.key: option for option in list(globals().values()) if isinstance(option, Option)
+    option.key: option
+    for option in (*globals().values(), *SECURITY_OPTIONS)
+    if isinstance(option, Option)
 }

@@ -6,6 +6,8 @@
     RETAINING --registration timeout since the loss--------------------> RELEASED
     any       --the leader releases the job----------------------------> RELEASED
 
+A worker that was restarted begins with RETAINING, for the jobs whose finished work it has found.
+
 Source: FLIP-383, "TaskManager"; behaviour on the loss of the JobManager (cases P21, P27).
 """
 
@@ -61,6 +63,15 @@ class JobLeaderConnection:
         self._epoch = epoch
         self._state = JobLeaderState.CONNECTED
         self._deadline_s: float | None = None
+
+    @classmethod
+    def found(cls, job_id: str, now_s: float, timeout_s: float) -> JobLeaderConnection:
+        """A job whose finished work was found after a restart: for it the leader is lost since
+        now."""
+        job = cls(job_id, 0)
+        job._state = JobLeaderState.RETAINING
+        job._deadline_s = now_s + timeout_s
+        return job
 
     @property
     def state(self) -> JobLeaderState:

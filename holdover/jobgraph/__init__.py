@@ -8,6 +8,7 @@ from holdover.jobgraph.validation import (
     GRAPH_BYTES_MAX,
     VERTICES_MAX,
     validate,
+    validation_steps,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "exchanged",
     "find_cycle",
     "validate",
+    "validation_steps",
 ]

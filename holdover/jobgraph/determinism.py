@@ -7,7 +7,6 @@ whoever read its old output must run again as well, or the job would mix two out
 
 from __future__ import annotations
 
-from holdover.jobgraph.index import JobGraphIndex
 from holdover.v1 import job_pb2
 from holdover.v1.job_pb2 import JobGraph, JobVertex
 
@@ -17,16 +16,19 @@ _POSITIONAL = (job_pb2.DISTRIBUTION_KIND_REBALANCE, job_pb2.DISTRIBUTION_KIND_FO
 
 def determinism_of(graph: JobGraph) -> dict[str, int]:
     """Determinism of each vertex of a valid graph, by vertex id in the graph's order."""
-    index = JobGraphIndex.of(graph)
+    kinds = {v.vertex_id: [o.distribution.kind for o in v.outputs] for v in graph.vertices}
+    read: dict[str, list[tuple[str, int]]] = {}
+    for edge in graph.edges:
+        producer = edge.source_vertex_id
+        kind = kinds[producer][edge.source_output]
+        read.setdefault(edge.target_vertex_id, []).append((producer, kind))
     levels: dict[str, int] = {}
-    for vertex_id in index.topological_order():
-        read: list[int] = [
-            exchanged(levels[edge.source_vertex_id], index.distribution(edge).kind)
-            for edge in index.inputs[vertex_id]
-        ]
-        start = max(read, default=int(job_pb2.DETERMINISM_DETERMINATE))
-        levels[vertex_id] = _through_chain(index.vertices[vertex_id], start)
-    return {vertex.vertex_id: levels[vertex.vertex_id] for vertex in graph.vertices}
+    for vertex in graph.vertices:  # every producer stands before its consumers
+        inputs = read.get(vertex.vertex_id, ())
+        level = max((exchanged(levels[producer], kind) for producer, kind in inputs), default=0)
+        start = max(level, int(job_pb2.DETERMINISM_DETERMINATE))
+        levels[vertex.vertex_id] = _through_chain(vertex, start)
+    return levels
 
 
 def exchanged(produced: int, kind: int) -> int:
@@ -41,4 +43,6 @@ def _through_chain(vertex: JobVertex, level: int) -> int:
         if operator.HasField("key_sample") and level == job_pb2.DETERMINISM_UNORDERED:
             level = job_pb2.DETERMINISM_INDETERMINATE  # it takes rows by their position
         level = max(level, operator.determinism)
+        if operator.source.splits_unrecorded:
+            level = job_pb2.DETERMINISM_INDETERMINATE  # the next list may name other files
     return level

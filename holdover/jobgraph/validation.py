@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from holdover import ids
 from holdover.config import check_job_option
@@ -25,6 +25,9 @@ EDGES_MAX = 100_000
 OPERATORS_PER_VERTEX_MAX = 256
 OUTPUTS_PER_VERTEX_MAX = 1_024
 FILES_MAX = 1_024
+
+#: Vertices, or edges, of one step of the validation.
+_PER_STEP = 200
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 #: Distributions with one subpartition for each subtask of the consumer, or more.
@@ -47,6 +50,12 @@ def validate(graph: JobGraph) -> None:
     Pure: it looks at nothing but the graph. Whether files, functions and columns exist shows when
     tasks run.
     """
+    for _ in validation_steps(graph):
+        pass
+
+
+def validation_steps(graph: JobGraph) -> Iterator[None]:
+    """`validate` in short steps, for who has other things to do between them."""
     if graph.ByteSize() > GRAPH_BYTES_MAX:
         raise JobGraphError(
             "", f"the job graph has {graph.ByteSize()} bytes; {GRAPH_BYTES_MAX} are allowed"
@@ -60,13 +69,16 @@ def validate(graph: JobGraph) -> None:
     _check_count(len(graph.edges), EDGES_MAX, "edges")
     _check_options(graph)
     _check_files(graph)
-    _check_vertices(graph.vertices)
-    _check_edges(graph)
+    yield from _check_vertices(graph.vertices)
+    yield from _check_edges(graph)
     index = JobGraphIndex.of(graph)
-    _check_order(graph, index)
+    yield
+    yield from _check_order(graph, index)
     for position, vertex in enumerate(graph.vertices):
         _check_inputs(vertex, index, f"vertices[{position}]")
-    _check_exchanges(graph, index)
+        if position % _PER_STEP == 0:
+            yield
+    yield from _check_exchanges(graph, index)
     _check_sinks_apart(graph)
 
 
@@ -105,9 +117,11 @@ def _check_files(graph: JobGraph) -> None:
         seen[file.name] = position
 
 
-def _check_vertices(vertices: Sequence[JobVertex]) -> None:
+def _check_vertices(vertices: Sequence[JobVertex]) -> Iterator[None]:
     seen: dict[str, int] = {}
     for position, vertex in enumerate(vertices):
+        if position % _PER_STEP == 0:
+            yield
         field = f"vertices[{position}]"
         try:
             ids.vertex_id(vertex.vertex_id)
@@ -175,10 +189,12 @@ def _check_outputs(vertex: JobVertex, field: str) -> None:
             )
 
 
-def _check_edges(graph: JobGraph) -> None:
+def _check_edges(graph: JobGraph) -> Iterator[None]:
     vertices = {vertex.vertex_id: vertex for vertex in graph.vertices}
     read: dict[tuple[str, int], int] = {}
     for position, edge in enumerate(graph.edges):
+        if position % _PER_STEP == 0:
+            yield
         field = f"edges[{position}]"
         for end in ("source_vertex_id", "target_vertex_id"):
             if getattr(edge, end) not in vertices:
@@ -205,20 +221,23 @@ def _check_edges(graph: JobGraph) -> None:
                 )
 
 
-def _check_order(graph: JobGraph, index: JobGraphIndex) -> None:
-    cycle = find_cycle(index)
-    if cycle:
-        raise JobGraphError(
-            "edges", f"form a cycle: {' -> '.join([*cycle, cycle[0]])}; a job runs once through"
-        )
+def _check_order(graph: JobGraph, index: JobGraphIndex) -> Iterator[None]:
+    """Where every producer stands before its consumers there is no cycle."""
     order = {vertex_id: position for position, vertex_id in enumerate(index.vertices)}
     for position, edge in enumerate(graph.edges):
-        if order[edge.source_vertex_id] > order[edge.target_vertex_id]:
-            raise JobGraphError(
-                f"edges[{position}]",
-                f"vertex {edge.source_vertex_id!r} must stand before its consumer"
-                f" {edge.target_vertex_id!r} in vertices",
-            )
+        if position % _PER_STEP == 0:
+            yield
+        if order[edge.source_vertex_id] < order[edge.target_vertex_id]:
+            continue
+        cycle = find_cycle(index)
+        if cycle:
+            told = " -> ".join([*cycle, cycle[0]])
+            raise JobGraphError("edges", f"form a cycle: {told}; a job runs once through")
+        raise JobGraphError(
+            f"edges[{position}]",
+            f"vertex {edge.source_vertex_id!r} must stand before its consumer"
+            f" {edge.target_vertex_id!r} in vertices",
+        )
 
 
 def _check_inputs(vertex: JobVertex, index: JobGraphIndex, field: str) -> None:
@@ -280,14 +299,16 @@ def _inputs_of_sql(sql: job_pb2.Sql, position: int, count: int, field: str) -> l
     return [number for number in numbers if number >= 0]
 
 
-def _check_exchanges(graph: JobGraph, index: JobGraphIndex) -> None:
+def _check_exchanges(graph: JobGraph, index: JobGraphIndex) -> Iterator[None]:
     entering: dict[str, list[tuple[str, JobEdge]]] = {}
     for position, edge in enumerate(graph.edges):
         entering.setdefault(edge.target_vertex_id, []).append((f"edges[{position}]", edge))
     # What decides the number of subtasks of a vertex: a number, or the adaptive vertex that all
     # forward edges lead back to.
     leads: dict[str, str | int] = {}
-    for vertex in graph.vertices:
+    for number, vertex in enumerate(graph.vertices):
+        if number % _PER_STEP == 0:
+            yield
         if vertex.parallelism or vertex.operators[0].HasField("source"):
             leads[vertex.vertex_id] = vertex.parallelism or vertex.vertex_id
         hashed = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from jobmanager.event_store.errors import (
     EventStoreDegraded,
+    EventStoreFenced,
     EventTooLarge,
     LogDamaged,
     LogUnreadable,
@@ -23,6 +24,7 @@ from jobmanager.event_store.writer import JobEventWriter
 
 __all__ = [
     "EventStoreDegraded",
+    "EventStoreFenced",
     "EventStoreMode",
     "EventStoreStatus",
     "EventTooLarge",

@@ -2,6 +2,7 @@
 
 StorageError
 |-- EventStoreDegraded        events are not durable in time; the writer keeps trying
+|   `-- EventStoreFenced      ... and never will be: this process leads no longer
 |-- EventTooLarge             the event cannot be written at all; do not append it
 `-- LogUnreadable             the job cannot be recovered from its log
     |-- LogDamaged            set the log aside and start the job from the beginning
@@ -16,6 +17,10 @@ from holdover.errors import StorageError
 
 class EventStoreDegraded(StorageError):
     """Events could not be made durable in time. The writer goes on trying."""
+
+
+class EventStoreFenced(EventStoreDegraded):
+    """Events will not become durable: another process leads. The writer has given up."""
 
 
 class EventTooLarge(StorageError):

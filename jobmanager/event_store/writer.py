@@ -20,12 +20,12 @@ import itertools
 import posixpath
 from collections.abc import Callable, Collection
 
-from holdover.runtime import Clock, Disk
+from holdover.runtime import Clock, Disk, ObjectStoreFenced
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
 from holdover.v1.events_pb2 import JobEvent, SnapshotBegin, SnapshotEnd
 from jobmanager.event_store.compaction import LogGrowth
-from jobmanager.event_store.errors import EventStoreDegraded, EventTooLarge
+from jobmanager.event_store.errors import EventStoreDegraded, EventStoreFenced, EventTooLarge
 from jobmanager.event_store.hang_guard import HangGuard
 from jobmanager.event_store.record_encoder import RecordEncoder
 from jobmanager.event_store.records import (
@@ -38,6 +38,7 @@ from jobmanager.event_store.segment_writer import SegmentWriter
 from jobmanager.event_store.segments import next_index, remove_segments_before, sync_segments
 from jobmanager.event_store.settings import EventWriterSettings
 from jobmanager.event_store.status import EventStoreMode, EventStoreStatus
+from jobmanager.event_store.waiters import DurabilityWaiters
 from jobmanager.event_store.write_buffer import WriteBuffer
 
 _log = Log(__name__)
@@ -106,9 +107,10 @@ class JobEventWriter:
         self._flush_requested = False
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters = DurabilityWaiters()
 
         self._reason = ""
+        self._fenced: EventStoreFenced | None = None
         self._failures = 0
         self._failures_total = 0
         self._logged_s: dict[str, float] = {}
@@ -205,25 +207,21 @@ class JobEventWriter:
         """Return when everything appended so far is durable.
 
         Raises `EventStoreDegraded` when that takes longer than `timeout_s` (default: the
-        settings'); the writer goes on trying.
+        settings'); the writer goes on trying. Raises `EventStoreFenced` when it never will.
         """
         if self._sequence <= self._durable_sequence:
             return
-        waiter = (self._sequence, asyncio.get_running_loop().create_future())
-        self._waiters.append(waiter)
+        if self._fenced is not None:
+            raise self._fenced
         self._wake.set()
         limit_s = self._settings.flush_timeout_s if timeout_s is None else timeout_s
         try:
-            async with asyncio.timeout(limit_s):
-                await waiter[1]
+            await self._waiters.wait_for(self._sequence, limit_s)
         except TimeoutError:
             reason = self._reason or "storage is slow"
             raise EventStoreDegraded(
                 self._directory, f"events are not durable after {limit_s:g} s: {reason}"
             ) from None
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
 
     async def compact(self, timeout_s: float | None = None) -> None:
         """Replace the whole log by a snapshot of the present state in a fresh segment.
@@ -259,6 +257,8 @@ class JobEventWriter:
                 await self._wait_until_due()
                 await self._guard.room()
                 await self._write_out()
+            except ObjectStoreFenced as error:
+                return await self._rest(error)
             except OSError as error:
                 await self._fail(str(error))
                 await asyncio.sleep(self._retry_delay_s())
@@ -314,9 +314,7 @@ class JobEventWriter:
         self._last_flush_s = self._clock.monotonic_s() - started_s
         self._flush_s_total += self._last_flush_s
         self._room.set()
-        for target, waiter in self._waiters:
-            if target <= self._durable_sequence and not waiter.done():
-                waiter.set_result(None)
+        self._waiters.reached(self._durable_sequence)
         self._tell_status()
         if self._superseding is not None:
             await self._remove_superseded(self._superseding)
@@ -444,6 +442,13 @@ class JobEventWriter:
         self._buffer.clear()
         self._needs_snapshot = True
         self._room.set()
+
+    async def _rest(self, error: ObjectStoreFenced) -> None:
+        """This process leads no longer: the log is its successor's, and trying again is no use."""
+        await self._fail(str(error))
+        self._fenced = EventStoreFenced(self._directory, f"events stay unwritten: {error}")
+        self._waiters.give_up(self._fenced)
+        await asyncio.Event().wait()
 
     async def _fail(self, reason: str) -> None:
         """Nothing more goes to this segment, and nothing in it past the last sync is trusted."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, events_pb2, job_pb2
 from jobmanager.scheduler import actions as act
-from jobmanager.scheduler.deployment import TaskDeployments, preferred_worker
+from jobmanager.scheduler.deployment import InputDigests, TaskDeployments, preferred_worker
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.parallelism import (
     AdaptiveParallelism,
@@ -40,6 +40,7 @@ class SchedulerOptions:
     slot_request_timeout_s: float
     cancellation_timeout_s: float
     adaptive: AdaptiveParallelism
+    restart_wait_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -60,6 +61,8 @@ class SchedulerCore:
         self.slots = SlotPool()
         #: Data address of each registered worker.
         self.workers: dict[str, str] = {}
+        #: Lost workers whose finished work waits for them to be started again.
+        self.expected_back: dict[str, None] = {}
         #: Set once this leader has recovered the job rather than started it.
         self.reconciliation: Reconciliation | None = None
         #: SCHEDULED subtasks in the order in which they get slots. A queue whose head is found at
@@ -72,7 +75,9 @@ class SchedulerCore:
         #: Slots that other jobs wait for.
         self.reclaim = 0
         self.decision = Decision()
-        self._deployments = TaskDeployments(graph, self.workers)
+        #: What attempts have read that may be otherwise another time.
+        self.input_digests = InputDigests(graph)
+        self._deployments = TaskDeployments(graph, self.workers, self.input_digests)
         self._enumerating: set[str] = set()
         self._declared = 0
         self._waiting_for_slots = False
@@ -102,31 +107,47 @@ class SchedulerCore:
         for owner in self.graph.vertices.values():
             if not owner.initialized:
                 self._initialize(owner)
+            elif owner.splits_unknown and not owner.all_finished:
+                self._list_splits(owner)
 
     def _initialize(self, owner: ExecutionJobVertex) -> None:
         if owner.source is not None:
-            if owner.vertex_id not in self._enumerating:
-                self._enumerating.add(owner.vertex_id)
-                wanted = owner.vertex.parallelism or self.options.adaptive.splits_wanted
-                self.act(act.EnumerateSplits(owner.vertex_id, owner.source, wanted))
+            self._list_splits(owner)
         elif ready_to_initialize(self.graph, owner):
             self._take_shape(owner, initialize_vertex(self.graph, owner, self.options.adaptive))
 
-    def initialize_source(self, vertex_id: str, splits: tuple[job_pb2.Split, ...]) -> None:
-        """Decide the shape of a source, now that its splits are known."""
+    def _list_splits(self, owner: ExecutionJobVertex) -> None:
+        if owner.source is not None and owner.vertex_id not in self._enumerating:
+            self._enumerating.add(owner.vertex_id)
+            wanted = owner.vertex.parallelism or self.options.adaptive.splits_wanted
+            self.act(act.EnumerateSplits(owner.vertex_id, owner.source, wanted))
+
+    def splits_listed(self, vertex_id: str, splits: tuple[job_pb2.Split, ...]) -> None:
+        """The splits of a source are known: it takes shape, or what must run of it can."""
         owner = self.graph.vertices[vertex_id]
-        if owner.initialized or self.graph.state is not JobState.RUNNING:
+        self._enumerating.discard(vertex_id)
+        if self.graph.state is not JobState.RUNNING:
             return
-        self._take_shape(owner, initialize_source(owner, splits, self.options.adaptive))
+        if not owner.initialized:
+            event = initialize_source(owner, splits, self.options.adaptive)
+            owner.splits_listed = True
+            self._take_shape(owner, event, splits)
+        elif owner.splits_unknown:
+            owner.splits_listed = True
+            self.enumerators[vertex_id] = SplitEnumerator(owner, splits)
+            self.enqueue(owner)
 
     def _take_shape(
-        self, owner: ExecutionJobVertex, event: events_pb2.ExecutionJobVertexInitialized
+        self,
+        owner: ExecutionJobVertex,
+        event: events_pb2.ExecutionJobVertexInitialized,
+        splits: tuple[job_pb2.Split, ...] = (),
     ) -> None:
         """Without this event the work of all its subtasks is lost: it is written out at once."""
         self.emit(events_pb2.JobEvent(vertex_initialized=event))
         self.act(act.FlushEvents())
         if owner.source is not None:
-            self.enumerators[owner.vertex_id] = SplitEnumerator(owner)
+            self.enumerators[owner.vertex_id] = SplitEnumerator(owner, splits)
         self.enqueue(owner)
 
     # Readiness
@@ -240,7 +261,11 @@ class SchedulerCore:
             self.act(act.Cancel(vertex.slot.worker_id, vertex.key(self.graph.job_id)))
 
     def may_come_back(self, vertex: ExecutionVertex) -> bool:
-        """Whether a previous worker may still bring back the partitions of a finished subtask."""
+        """Whether a worker may still bring back the partitions of a finished subtask: a previous
+        one, or one that is lost and awaited.
+        """
+        if vertex.stored_at in self.expected_back:
+            return not self.graph.vertices[vertex.vertex_id].released
         recovery = self.reconciliation
         return recovery is not None and recovery.may_come_back(vertex)
 

@@ -4,12 +4,57 @@ outputs.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdover.v1 import common_pb2, taskmanager_pb2
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.signals import SlotId
 from jobmanager.scheduler.vertices import Edge, ExecutionJobVertex, ExecutionVertex
+
+
+class InputDigests:
+    """Names, in 64 bits, the producers' attempts that a subtask reads whose rows may be others when
+    they run again.
+
+    An attempt carries the digest to its end. When a new leader is offered what it has left behind,
+    and no event tells of it, the digest says whether it has read what now counts.
+    """
+
+    def __init__(self, graph: ExecutionGraph) -> None:
+        self._graph = graph
+        #: By edge, with the `output_version` of its source; all-to-all edges only.
+        self._edges: dict[int, tuple[int, bytes]] = {}
+
+    def of(self, vertex: ExecutionVertex) -> int:
+        """The digest of the subtask's inputs as they are; 0 where every run gives the same rows."""
+        edges = [e for e in self._graph.vertices[vertex.vertex_id].in_edges if e.rows_differ]
+        if not edges:
+            return 0
+        digest = hashlib.blake2b(digest_size=8)
+        for edge in edges:
+            digest.update(self._edge(edge, vertex))
+        return int.from_bytes(digest.digest(), "big") or 1
+
+    def forget(self, owner: ExecutionJobVertex) -> None:
+        """Nothing of a vertex is deployed at present."""
+        for edge in owner.in_edges:
+            self._edges.pop(edge.index, None)
+
+    def _edge(self, edge: Edge, vertex: ExecutionVertex) -> bytes:
+        source = self._graph.vertices[edge.source]
+        if edge.forward:
+            return _names(edge, [source.subtasks[vertex.subtask]])
+        version, names = self._edges.get(edge.index, (-1, b""))
+        if version != source.output_version:
+            names = hashlib.blake2b(_names(edge, source.subtasks), digest_size=8).digest()
+            self._edges[edge.index] = (source.output_version, names)
+        return names
+
+
+def _names(edge: Edge, producers: Iterable[ExecutionVertex]) -> bytes:
+    attempts = ((p.subtask, p.attempt, p.epoch) for p in producers)
+    return repr((edge.index, *attempts)).encode()
 
 
 class TaskDeployments:
@@ -19,9 +64,12 @@ class TaskDeployments:
     once and copied for each, until a producer finishes again elsewhere.
     """
 
-    def __init__(self, graph: ExecutionGraph, data_addresses: Mapping[str, str]) -> None:
+    def __init__(
+        self, graph: ExecutionGraph, data_addresses: Mapping[str, str], digests: InputDigests
+    ) -> None:
         """`data_addresses`: of each registered worker, as of the time of each deployment."""
         self._graph = graph
+        self._digests = digests
         self._data_addresses = data_addresses
         #: By edge, with the `output_version` of its source; all-to-all edges only.
         self._gates: dict[int, tuple[int, taskmanager_pb2.InputGate]] = {}
@@ -35,6 +83,7 @@ class TaskDeployments:
             slot=slot.index,
             parallelism=owner.parallelism,
             output_subpartitions=[output.subpartitions for output in owner.vertex.outputs],
+            inputs_digest=self._digests.of(vertex),
         )
         for position, edge in enumerate(owner.in_edges):
             deployment.inputs.append(self._gate(edge, vertex))
@@ -45,6 +94,7 @@ class TaskDeployments:
 
     def forget(self, owner: ExecutionJobVertex) -> None:
         """All subtasks of a vertex have finished: what they read alike is not kept."""
+        self._digests.forget(owner)
         for edge in owner.in_edges:
             self._gates.pop(edge.index, None)
 

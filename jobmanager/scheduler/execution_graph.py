@@ -9,10 +9,11 @@ the JobManager.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from holdover.ids import AttemptKey
-from holdover.jobgraph import determinism_of
+from holdover.jobgraph import determinism_of, exchanged
 from holdover.v1 import common_pb2, events_pb2, job_pb2
 from jobmanager.scheduler.signals import SlotId
 from jobmanager.scheduler.states import (
@@ -94,6 +95,8 @@ class ExecutionGraph:
                 edge.target_vertex_id,
                 edge.target_input,
                 output.distribution.kind,
+                exchanged(levels[edge.source_vertex_id], output.distribution.kind)
+                == job_pb2.DETERMINISM_INDETERMINATE,
             )
             self.vertices[edge.source_vertex_id].out_edges.append(record)
             self.vertices[edge.target_vertex_id].in_edges.append(record)
@@ -148,13 +151,15 @@ class ExecutionGraph:
         if vertex.state is ExecutionState.FINISHED:
             raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} finishes twice")
         owner = self._job_vertex(key.vertex_id)
-        if any(not 0 <= index < len(owner.splits) for index in execution.splits):
+        known = len(owner.splits) if owner.splits_recorded else sys.maxsize
+        if any(not 0 <= index < known for index in execution.splits):
             raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} reads unknown splits")
         before = vertex.worker_id
         # An adopted attempt belongs to an earlier leader: whatever this leader had begun is over
         # by now.
         self.transition(vertex, ExecutionState.FINISHED)
         vertex.attempt = key.attempt
+        vertex.next_attempt = max(vertex.next_attempt, key.attempt + 1)
         vertex.epoch = key.leader_epoch
         vertex.finished = execution
         vertex.stored_at = event.location.worker_id
@@ -181,13 +186,15 @@ class ExecutionGraph:
                 f" {len(event.next_attempts)}"
             )
         for vertex, attempt in zip(subtasks, event.next_attempts, strict=True):
-            vertex.attempt = max(vertex.attempt, attempt)
+            vertex.next_attempt = max(vertex.next_attempt, attempt)
+            if vertex.state is not ExecutionState.FINISHED:
+                vertex.attempt = max(vertex.attempt, attempt)
 
     def _apply_reset(self, vertex: ExecutionVertex) -> None:
         if vertex.state is not ExecutionState.FINISHED:
             raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} is reset unfinished")
         owner = self._job_vertex(vertex.vertex_id)
-        if owner.source is not None:
+        if owner.source is not None and owner.splits_recorded:
             vertex.pinned_splits = tuple(vertex.splits)
         self.set_available(vertex, False)
         owner.released = False
@@ -272,7 +279,8 @@ class ExecutionGraph:
                 yield vertex.finished, vertex.stored_at
         yield events_pb2.JobEvent(
             attempts_raised=events_pb2.ExecutionAttemptsRaised(
-                vertex_id=owner.vertex_id, next_attempts=[v.attempt for v in owner.subtasks]
+                vertex_id=owner.vertex_id,
+                next_attempts=[_attempts_begun(v) for v in owner.subtasks],
             )
         )
 
@@ -295,6 +303,7 @@ class ExecutionGraph:
         self.transition(vertex, ExecutionState.DEPLOYING)
         before = vertex.worker_id
         vertex.epoch = epoch
+        vertex.next_attempt = max(vertex.next_attempt, vertex.attempt + 1)
         vertex.slot = slot
         self._moved(vertex, before)
 
@@ -302,7 +311,7 @@ class ExecutionGraph:
         """Take a subtask whose attempt is over back to CREATED with the next attempt."""
         self.transition(vertex, ExecutionState.CREATED)
         before = vertex.worker_id
-        vertex.attempt += 1
+        vertex.attempt = vertex.next_attempt = max(vertex.attempt + 1, vertex.next_attempt)
         vertex.epoch = 0
         vertex.slot = None
         vertex.splits = []
@@ -410,11 +419,15 @@ class ExecutionGraph:
         return False
 
     def inputs_available(self, vertex: ExecutionVertex) -> bool:
-        """Whether everything that a subtask reads is finished and at registered workers.
+        """Whether everything that a subtask reads is finished and at registered workers, and its
+        source, if it has one, is listed.
 
         Computed from state, so that recovered, rerun and never-lost inputs count the same (P13).
         """
-        for edge in self.vertices[vertex.vertex_id].in_edges:
+        owner = self.vertices[vertex.vertex_id]
+        if owner.splits_unknown:
+            return False
+        for edge in owner.in_edges:
             source = self.vertices[edge.source]
             if edge.forward:
                 if not source.initialized or not source.subtasks[vertex.subtask].available:
@@ -427,3 +440,8 @@ class ExecutionGraph:
     def all_finished(self) -> bool:
         """Whether every subtask of every vertex is FINISHED."""
         return all(owner.all_finished for owner in self.vertices.values())
+
+
+def _attempts_begun(vertex: ExecutionVertex) -> int:
+    finished = vertex.state is ExecutionState.FINISHED
+    return vertex.next_attempt if finished else vertex.attempt

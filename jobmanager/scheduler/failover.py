@@ -10,10 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from holdover.v1 import events_pb2, job_pb2
+from holdover.v1 import events_pb2
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState
-from jobmanager.scheduler.vertices import Edge, ExecutionVertex, SubtaskId
+from jobmanager.scheduler.vertices import (
+    Edge,
+    ExecutionJobVertex,
+    ExecutionVertex,
+    SubtaskId,
+)
+
+#: Such subtasks run again though no subtask may read them any more.
+_NEEDED_OR_NOT = (
+    events_pb2.RESET_REASON_STAGED_FILES_LOST,
+    events_pb2.RESET_REASON_SPLITS_UNKNOWN,
+)
 
 LostSubtask = tuple[ExecutionVertex, events_pb2.ResetReason.ValueType]
 """A finished subtask whose output is gone, and why."""
@@ -54,11 +65,15 @@ def plan_resets(
             pending.append(vertex)
 
     for vertex, reason in lost:
-        if graph.needed(vertex) or reason == events_pb2.RESET_REASON_STAGED_FILES_LOST:
+        if graph.needed(vertex) or reason in _NEEDED_OR_NOT:
             add(vertex, reason)
     while pending:
         vertex = pending.pop()
         owner = graph.vertices[vertex.vertex_id]
+        if owner.splits_unknown:
+            # What its other subtasks have read cannot be told from what is left to read.
+            for sibling in owner.subtasks:
+                add(sibling, events_pb2.RESET_REASON_SPLITS_UNKNOWN)
         for edge in owner.in_edges:
             for producer in _across(graph, edge, vertex, upstream=True, seen=seen_edges):
                 if producer.available:
@@ -67,18 +82,20 @@ def plan_resets(
                     plan.awaited[producer.id] = None
                 else:
                     add(producer, events_pb2.RESET_REASON_UPSTREAM_CLOSURE)
-        indeterminate = owner.determinism == job_pb2.DETERMINISM_INDETERMINATE
         # Readers would go on asking a dead worker until their own patience ends.
         unreadable = plan.resets[vertex.id] == events_pb2.RESET_REASON_WORKER_LOST
-        if not indeterminate and not unreadable:
-            continue
-        for edge in owner.out_edges:
+        for edge in _edges_to_follow(owner, unreadable):
             for consumer in _across(graph, edge, vertex, upstream=False, seen=seen_edges):
                 if consumer.state in ACTIVE_EXECUTION_STATES:
                     plan.restarts[consumer.id] = None
-                if indeterminate:
+                if edge.rows_differ:
                     add(consumer, events_pb2.RESET_REASON_INDETERMINATE_PRODUCER)
     return plan
+
+
+def _edges_to_follow(owner: ExecutionJobVertex, unreadable: bool) -> Iterable[Edge]:
+    """The exchanges whose readers a rerun of a producer concerns."""
+    return (edge for edge in owner.out_edges if unreadable or edge.rows_differ)
 
 
 def _across(

@@ -9,6 +9,7 @@ from holdover.v1 import common_pb2, events_pb2
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler.core import SchedulerCore, job_failure
 from jobmanager.scheduler.failover import LostSubtask, ResetPlan, RestartStrategy, plan_resets
+from jobmanager.scheduler.restarted_workers import RestartedWorkers
 from jobmanager.scheduler.states import ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionVertex
 
@@ -19,22 +20,29 @@ REFUSAL_PAUSE_S = 0.1
 class FailureHandling:
     """Resets, restarts and their limits."""
 
-    def __init__(self, core: SchedulerCore, restart_strategy: RestartStrategy) -> None:
+    def __init__(
+        self, core: SchedulerCore, restart_strategy: RestartStrategy, restarts: RestartedWorkers
+    ) -> None:
         self._core = core
+        self._restarts = restarts
         self._graph = core.graph
         self._restart_strategy = restart_strategy
 
     def lose_worker(self, worker_id: str) -> None:
-        """A worker is gone: its attempts, and what is needed of its partitions, run again."""
+        """A worker is gone: its attempts, and what is needed of its partitions, run again; the
+        latter when it has not been started again in time, should the job wait for that.
+        """
         core = self._core
         core.workers.pop(worker_id, None)
         core.slots.lose_worker(worker_id)
+        awaited = self._restarts.await_restart(worker_id)
         lost: list[LostSubtask] = []
         for vertex in self._graph.at_worker(worker_id):
             if vertex.finished is not None:
                 if vertex.available:
                     self._graph.set_available(vertex, False)
-                    lost.append((vertex, events_pb2.RESET_REASON_WORKER_LOST))
+                    if not awaited:
+                        lost.append((vertex, events_pb2.RESET_REASON_WORKER_LOST))
             else:
                 # Should the worker be back already, under the same name, it must not go on.
                 core.act(act.Cancel(worker_id, vertex.key(self._graph.job_id)))
@@ -54,7 +62,8 @@ class FailureHandling:
             return failure
         if failure.kind == common_pb2.FAILURE_KIND_PARTITION_LOST:
             if not self._reset_lost_partitions(failure):
-                # Somebody reported the same loss before: its producer runs again already.
+                # Somebody reported the same loss before, and its producer runs again already; or
+                # its worker is lost, and awaited.
                 core.reschedule()
                 return None
         elif failure.kind != common_pb2.FAILURE_KIND_TASK:
@@ -113,7 +122,7 @@ class FailureHandling:
         lost: list[LostSubtask] = []
         for name in failure.lost_partitions:
             producer = self._producer_of(name)
-            if producer is not None:
+            if producer is not None and producer.stored_at not in self._core.expected_back:
                 self._graph.set_available(producer, False)
                 lost.append((producer, events_pb2.RESET_REASON_PARTITION_LOST))
                 key = producer.key(self._graph.job_id)
@@ -150,8 +159,10 @@ class FailureHandling:
             recovery.awaited.update(plan.awaited)
             for subtask, reason in plan.resets.items():
                 vertex = self._graph.vertex_at(*subtask)
+                recovery.not_awaited(vertex)
                 if vertex.epoch < self._core.epoch:
                     recovery.count_reset(vertex, reason)
+        self._restarts.remember(plan)
         for subtask in plan.restarts:
             self._core.cancel(self._graph.vertex_at(*subtask))
         grouped: dict[tuple[str, events_pb2.ResetReason.ValueType], list[int]] = {}
@@ -159,10 +170,18 @@ class FailureHandling:
             grouped.setdefault((vertex_id, reason), []).append(subtask_index)
         for (vertex_id, reason), subtasks in grouped.items():
             self._release_superseded(vertex_id, subtasks)
+            self._give_splits_back(vertex_id, subtasks)
             reset = events_pb2.ExecutionVertexReset(
                 vertex_id=vertex_id, subtasks=sorted(subtasks), reason=reason
             )
             self._core.emit(events_pb2.JobEvent(vertex_reset=reset))
+
+    def _give_splits_back(self, vertex_id: str, subtasks: Iterable[int]) -> None:
+        """Of a source whose splits are not recorded; with the others they stay with the subtask."""
+        enumerator = self._core.enumerators.get(vertex_id)
+        if enumerator is not None and not self._graph.vertices[vertex_id].splits_recorded:
+            for subtask in subtasks:
+                enumerator.give_back(self._graph.vertex_at(vertex_id, subtask).splits)
 
     def _release_superseded(self, vertex_id: str, subtasks: Iterable[int]) -> None:
         """Output that a reset supersedes, and that is still at a worker, is deleted."""

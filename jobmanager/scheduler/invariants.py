@@ -97,8 +97,8 @@ def _splits(core: SchedulerCore) -> Iterator[str]:
         for vertex in owner.subtasks:
             taken = vertex.splits if vertex.pinned_splits is None else vertex.pinned_splits
             places.update(taken)
-        wrong = [s.index for s in owner.splits if places[s.index] != 1]
-        if wrong or len(places) != len(owner.splits):
+        wrong = [s.index for s in enumerator.splits if places[s.index] != 1]
+        if wrong or len(places) != len(enumerator.splits):
             yield f"{vertex_id}: splits {wrong} are lost or read twice"
 
 

@@ -57,7 +57,7 @@ def initialize_source(
     return events_pb2.ExecutionJobVertexInitialized(
         vertex_id=owner.vertex_id,
         parallelism=parallelism,
-        splits=splits,
+        splits=splits if owner.splits_recorded else (),
         input_ranges=[_no_ranges(edge) for edge in owner.in_edges],
     )
 
@@ -86,14 +86,14 @@ def initialize_vertex(
     elif forward is not None:
         parallelism = graph.vertices[forward.source].parallelism
     else:
-        total = sum(sum(_subpartition_bytes(graph, edge, widths[edge.index])) for edge in spread)
+        total = sum(sum(_subpartition_bytes(graph, edge)) for edge in spread)
         wanted = adaptive.parallelism_default or adaptive.for_bytes(total)
         parallelism = min(wanted, *widths.values()) if widths else wanted
     weights: dict[int, list[int]] = {}
     for edge in spread:
         width = widths[edge.index]
         sums = weights.setdefault(width, [0] * width)
-        for index, count in enumerate(_subpartition_bytes(graph, edge, width)):
+        for index, count in enumerate(_subpartition_bytes(graph, edge)):
             sums[index] += count
     ranges = []
     for edge in owner.in_edges:
@@ -143,16 +143,8 @@ def _width(graph: ExecutionGraph, edge: Edge) -> int:
     return output.subpartitions
 
 
-def _subpartition_bytes(graph: ExecutionGraph, edge: Edge, width: int) -> list[int]:
+def _subpartition_bytes(graph: ExecutionGraph, edge: Edge) -> list[int]:
     """Bytes of each subpartition over all finished producers; zeros where they are not known
     yet.
     """
-    sums = [0] * width
-    for vertex in graph.vertices[edge.source].subtasks:
-        if vertex.finished is None:
-            continue
-        for partition in vertex.finished.partitions:
-            if partition.output == edge.source_output:
-                for index, count in enumerate(partition.subpartition_bytes):
-                    sums[index] += count
-    return sums
+    return graph.vertices[edge.source].subpartition_bytes[edge.source_output]

@@ -102,10 +102,14 @@ class Reconciliation:
             return False
         return vertex.id in self.awaited or vertex.stored_at in self.outstanding
 
-    def found(self, vertex: ExecutionVertex) -> None:
-        """An awaited partition was offered."""
+    def not_awaited(self, vertex: ExecutionVertex) -> None:
+        """Its subtask runs again, whatever its worker brings back."""
         self.awaited.pop(vertex.id, None)
         self.missing.pop(vertex.id, None)
+
+    def found(self, vertex: ExecutionVertex) -> None:
+        """An awaited partition was offered."""
+        self.not_awaited(vertex)
 
     def count_reset(
         self, vertex: ExecutionVertex, reason: events_pb2.ResetReason.ValueType

@@ -13,6 +13,7 @@ from jobmanager.scheduler.deferred_offers import DeferredOffer
 from jobmanager.scheduler.failover import LostSubtask, plan_resets
 from jobmanager.scheduler.failures import FailureHandling
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
+from jobmanager.scheduler.restarted_workers import RestartedWorkers
 from jobmanager.scheduler.splits import SplitEnumerator
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
@@ -21,8 +22,11 @@ from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
 class ReturningWorkers:
     """Registrations of workers: during a recovery, and at any other time."""
 
-    def __init__(self, core: SchedulerCore, failures: FailureHandling) -> None:
+    def __init__(
+        self, core: SchedulerCore, failures: FailureHandling, restarts: RestartedWorkers
+    ) -> None:
         self._core = core
+        self._restarts = restarts
         self._graph = core.graph
         self._failures = failures
 
@@ -30,9 +34,9 @@ class ReturningWorkers:
         """The events are replayed; from now on workers are awaited."""
         core = self._core
         core.enumerators = {
-            owner.vertex_id: SplitEnumerator(owner)
+            owner.vertex_id: SplitEnumerator(owner, owner.splits)
             for owner in self._graph.vertices.values()
-            if owner.source is not None and owner.initialized
+            if owner.source is not None and owner.splits_recorded and owner.initialized
         }
         if self._graph.failure is not None:
             return core.change_state(JobState.FAILING)
@@ -44,6 +48,7 @@ class ReturningWorkers:
             # All work is done and staged; the commit needs no worker.
             recovery.adopting = False
             recovery.awaited.clear()
+        self._reset_sources_to_be_listed_anew()
         wait_s = core.options.recovery_wait_s
         core.act(act.SetTimer(WAIT_TIMER, wait_s))
         if recovery.adopting:
@@ -52,10 +57,27 @@ class ReturningWorkers:
         core.schedule_all()
         return None
 
+    def _reset_sources_to_be_listed_anew(self) -> None:
+        """Without the list, what a subtask has read cannot be told from what is left to read: only
+        whole sources are kept (behaviour 5.7)."""
+        reason = events_pb2.RESET_REASON_SPLITS_UNKNOWN
+        self._failures.reset(
+            [
+                (vertex, reason)
+                for owner in self._graph.vertices.values()
+                if not owner.splits_recorded and not owner.all_finished
+                for vertex in owner.subtasks
+                if vertex.finished is not None
+            ]
+        )
+
     def register(self, signal: sig.WorkerRegistered) -> None:
         """A worker brings its whole inventory: take what is wanted, miss what should be there."""
         core, recovery = self._core, self._core.reconciliation
+        address_before = core.workers.get(signal.worker_id, signal.data_address)
         core.workers[signal.worker_id] = signal.data_address
+        if self._restarts.returned(signal.worker_id) or address_before != signal.data_address:
+            self._restarts.moved(signal.worker_id)
         late = recovery is not None and recovery.is_late(signal.worker_id)
         rejected: list[AttemptKey] = []
         accepted: dict[AttemptKey, None] = {}
@@ -110,6 +132,8 @@ class ReturningWorkers:
         if self._core.is_current(vertex, key):
             self._core.finish(vertex, execution, worker_id)
             return True
+        if self._restarts.take_up(vertex, key, execution, worker_id):
+            return True
         return self._adopt(vertex, key, execution, worker_id)
 
     def _adopt(
@@ -133,6 +157,10 @@ class ReturningWorkers:
             return True
         if len(execution.partitions) != len(owner.vertex.outputs):
             return False
+        if not owner.splits_recorded:
+            return False  # nobody knows any more which splits these are
+        if core.input_digests.of(vertex) not in (0, execution.inputs_digest):
+            return False  # it has read rows that do not count any more
         splits = list(execution.splits)
         if vertex.pinned_splits is not None:
             if splits != list(vertex.pinned_splits):
@@ -211,9 +239,30 @@ class ReturningWorkers:
         if not recovery.waiting or worker_id not in recovery.offers:
             return
         for vertex in self._graph.at_worker(worker_id):
-            if vertex.finished is not None:
+            if vertex.finished is None:
+                continue
+            if worker_id not in self._core.expected_back:
                 recovery.gone(vertex)
+            elif vertex.id not in recovery.missing and self._graph.needed(vertex):
+                recovery.awaited[vertex.id] = None
         self._end_wait_if_complete()
+
+    def restart_wait_over(self, worker_id: str) -> None:
+        """A lost worker was not started again in time: what is needed of its work runs again."""
+        core, recovery = self._core, self._core.reconciliation
+        core.expected_back.pop(worker_id, None)
+        lost: list[LostSubtask] = [
+            (vertex, events_pb2.RESET_REASON_WORKER_LOST)
+            for vertex in self._graph.at_worker(worker_id)
+            if vertex.finished is not None and not vertex.available
+        ]
+        if recovery is not None and recovery.waiting:
+            for vertex, _ in lost:
+                recovery.gone(vertex)
+            self._end_wait_if_complete()
+        else:
+            self._failures.reset(lost)
+        core.reschedule()
 
     def _end_wait_if_complete(self) -> None:
         recovery = self._core.reconciliation

@@ -24,7 +24,9 @@ from jobmanager.scheduler.ending import CANCEL_TIMER, JobEnd
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.failover import RestartStrategy
 from jobmanager.scheduler.failures import RESTART_TIMER, FailureHandling
+from jobmanager.scheduler.optional_partitions import make_room
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
+from jobmanager.scheduler.restarted_workers import RESTART_WAIT_TIMER, RestartedWorkers
 from jobmanager.scheduler.returning_workers import ReturningWorkers
 from jobmanager.scheduler.states import ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionVertex
@@ -44,20 +46,23 @@ class Scheduler:
         self.restart_strategy = restart_strategy
         #: State shared with the parts; others may read it only.
         self.core = SchedulerCore(graph, epoch, options)
-        self._failures = FailureHandling(self.core, restart_strategy)
-        self._returns = ReturningWorkers(self.core, self._failures)
+        self._restarts = RestartedWorkers(self.core)
+        self._failures = FailureHandling(self.core, restart_strategy, self._restarts)
+        self._returns = ReturningWorkers(self.core, self._failures, self._restarts)
         self._end = JobEnd(self.core)
         self._handlers: dict[type, Callable[..., None]] = {
             sig.JobStarted: lambda _: self.core.change_state(JobState.RUNNING),
             sig.RecoveryStarted: lambda s: self._returns.start_recovery(s.previous_workers),
             sig.WorkerRegistered: self._returns.register,
             sig.WorkerLost: self._on_worker_lost,
+            sig.WorkerRestarted: lambda s: self._restarts.restarted(s.worker_id),
+            sig.RoomWanted: lambda s: make_room(self.core, s),
             sig.SlotsGranted: lambda s: self.core.slots.grant(s.slots),
             sig.SlotsReclaimed: self._on_slots_reclaimed,
             sig.ExecutionReported: self._on_execution_reported,
             sig.DeploymentRefused: self._on_deployment_refused,
             sig.CancellationUnknown: self._on_cancellation_unknown,
-            sig.SplitsEnumerated: lambda s: self.core.initialize_source(s.vertex_id, s.splits),
+            sig.SplitsEnumerated: lambda s: self.core.splits_listed(s.vertex_id, s.splits),
             sig.SplitEnumerationFailed: lambda s: self._end.fail(job_failure(s.reason)),
             sig.CancelRequested: lambda _: self._end.cancel(),
             sig.TimerFired: self._on_timer_fired,
@@ -79,7 +84,7 @@ class Scheduler:
     @property
     def waiting(self) -> str:
         """Why nothing runs although something could; empty otherwise."""
-        return self.core.waiting
+        return self.core.waiting or self._restarts.waiting
 
     def handle(self, signal: sig.Signal) -> Decision:
         """Decide about one signal. After the job has ended, nothing is decided any more."""
@@ -188,8 +193,10 @@ class Scheduler:
             self._returns.adoption_timer_fired()
         elif signal.name == CANCEL_TIMER:
             self._end.cancellation_timed_out()
-        elif signal.name == SLOT_TIMER and self.waiting:
-            self._end.fail(job_failure(f"slot.request.timeout has passed; {self.waiting}"))
+        elif signal.name == SLOT_TIMER and self.core.waiting:
+            self._end.fail(job_failure(f"slot.request.timeout has passed; {self.core.waiting}"))
+        elif signal.name.startswith(RESTART_WAIT_TIMER):
+            self._returns.restart_wait_over(signal.name.removeprefix(RESTART_WAIT_TIMER))
         elif signal.name.startswith(RESTART_TIMER):
             self._failures.restart_delay_over(signal.name)
 

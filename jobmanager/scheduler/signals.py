@@ -57,6 +57,24 @@ class WorkerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerRestarted:
+    """A new process registers in the place of a worker; what it has found of the old one's finished
+    work, its registration tells next."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoomWanted:
+    """A worker holds so many bytes of partitions more than it is to hold; `oldest` are attempts of
+    this job that it holds, the oldest first."""
+
+    worker_id: str
+    bytes_over: int
+    oldest: Sequence[AttemptKey]
+
+
+@dataclass(frozen=True, slots=True)
 class SlotsGranted:
     """Slots that the job may use until it returns them."""
 
@@ -148,6 +166,8 @@ Signal = (
     | RecoveryStarted
     | WorkerRegistered
     | WorkerLost
+    | WorkerRestarted
+    | RoomWanted
     | SlotsGranted
     | SlotsReclaimed
     | ExecutionReported

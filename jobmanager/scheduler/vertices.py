@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from holdover.ids import AttemptKey
@@ -21,6 +23,9 @@ class ExecutionVertex:
     subtask: int
     #: Number of the current attempt, or of the next one while the state is CREATED or SCHEDULED.
     attempt: int = 0
+    #: The next attempt's number is at least this: a finished attempt that was adopted may have a
+    #: lower one than those that were begun after it.
+    next_attempt: int = 0
     #: Epoch of the leader that deployed the current attempt; 0 before.
     epoch: int = 0
     state: ExecutionState = ExecutionState.CREATED
@@ -68,6 +73,9 @@ class Edge:
     target: str
     target_input: int
     kind: int
+    #: Whether a second run of the producer may bring a consumer other rows than the first
+    #: (`holdover.jobgraph.determinism`).
+    rows_differ: bool = False
 
     @property
     def forward(self) -> bool:
@@ -104,10 +112,19 @@ class ExecutionJobVertex:
         self.rows_in = 0
         self.rows_out = 0
         self.bytes_out = 0
+        #: Bytes of each subpartition over all FINISHED subtasks, for each output: kept up to date,
+        #: because to sum them up for a large vertex would hold up the event loop.
+        self.subpartition_bytes: list[list[int]] = [
+            [0] * output.subpartitions for output in vertex.outputs
+        ]
         #: Grows whenever a subtask leaves its output, or another output than before.
         self.output_version = 0
         #: Its partitions were released because every consumer had finished.
         self.released = False
+        #: Whether the splits are in the log (also where there are none: this is no source).
+        self.splits_recorded = self.source is None or not self.source.splits_unrecorded
+        #: Whether this leader has the list of splits of a source that does not record it.
+        self.splits_listed = False
 
     @property
     def initialized(self) -> bool:
@@ -122,16 +139,26 @@ class ExecutionJobVertex:
 
     def add_output(self, execution: common_pb2.FinishedExecution) -> None:
         """A subtask has left this behind."""
-        self._sum(execution, 1)
+        self._sum(execution, 1, operator.add)
 
     def remove_output(self, execution: common_pb2.FinishedExecution) -> None:
         """What a subtask had left behind does not count any more."""
-        self._sum(execution, -1)
+        self._sum(execution, -1, operator.sub)
 
-    def _sum(self, execution: common_pb2.FinishedExecution, sign: int) -> None:
+    def _sum(
+        self,
+        execution: common_pb2.FinishedExecution,
+        sign: int,
+        count: Callable[[int, int], int],
+    ) -> None:
         self.rows_in += sign * execution.rows_in
         self.rows_out += sign * execution.rows_out
-        self.bytes_out += sign * sum(partition.data_bytes for partition in execution.partitions)
+        for partition in execution.partitions:
+            self.bytes_out += sign * partition.data_bytes
+            if 0 <= partition.output < len(self.subpartition_bytes):
+                sums = self.subpartition_bytes[partition.output]
+                counts = partition.subpartition_bytes
+                sums[: len(counts)] = map(count, sums, counts)
 
     @property
     def finished_count(self) -> int:
@@ -142,6 +169,11 @@ class ExecutionJobVertex:
     def all_finished(self) -> bool:
         """Whether every subtask is FINISHED."""
         return self.initialized and self.finished_count == self.parallelism
+
+    @property
+    def splits_unknown(self) -> bool:
+        """Whether splits must be listed before a subtask of it can run."""
+        return not self.splits_recorded and not self.splits_listed
 
     @property
     def source(self) -> job_pb2.Source | None:

@@ -65,13 +65,15 @@ class OutputIsComplete(Invariant):
                 self._nothing_is_visible(job)
 
     def at_end(self) -> list[str]:
-        """The output is still what it was when the job ended."""
+        """The output is still what it was when the job ended; what was cancelled has none."""
         found: list[str] = []
         for job_id, job in self.view.jobs.items():
             if archived(self.view, job_id) is not None:
                 state = self._ended.get(job_id, common_pb2.JOB_STATE_UNSPECIFIED)
                 if state == common_pb2.JOB_STATE_FINISHED:
                     found += self._wrong_output(job)
+                    if job.cancel_acknowledged and not job.log_damaged:
+                        found.append(f"job {job_id} has finished, though it was cancelled before")
         return found
 
     def _judge_end(self, job: SubmittedJob, status: JobStatus) -> None:

@@ -59,6 +59,13 @@ class JobsEnd(Invariant):
         return "; ".join(f"{leader.name}: {_state(leader, job_id)}" for leader in leaders)
 
 
+#: What a leader says of a job whose log somebody has harmed.
+LOG_IS_LOST = (
+    "event log is damaged, the job starts anew",
+    "event log is missing, the job starts anew",
+)
+
+
 class NoHiddenMistake(Invariant):
     """See the module."""
 
@@ -75,7 +82,7 @@ class NoHiddenMistake(Invariant):
             and error.exception.startswith(EXPLAINED_EXCEPTIONS)
         ):
             return
-        if error.event == "event log is damaged, the job starts anew":
+        if error.event in LOG_IS_LOST:
             job = self.view.jobs.get(str(error.fields.get("job")))
             if job is not None and job.log_damaged:
                 return

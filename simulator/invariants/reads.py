@@ -82,6 +82,12 @@ class ReadsWhatCounts(Invariant):
 
     def step(self, step: Step) -> None:
         """What is deployed names current attempts; what counts has read what counts."""
+        for event in step.decision.events:
+            if event.vertex_finished.adopted:
+                # Its process may have died when all was written and nothing told.
+                self._finished[AttemptKey.from_proto(event.vertex_finished.execution.attempt)] = (
+                    None
+                )
         for action in step.decision.actions:
             if isinstance(action, act.Deploy):
                 self._check_deployment(step, action.deployment)

@@ -35,6 +35,8 @@ class SubmittedJob:
     acknowledged: bool = True
     #: Whether a client has asked for its cancellation.
     cancel_requested: bool = False
+    #: Whether it was told that the job is being cancelled.
+    cancel_acknowledged: bool = False
     #: Whether a fault of the scenario has taken synced bytes from its event log.
     log_damaged: bool = False
     #: Parts of failure messages with which this scenario may end the job.

@@ -18,6 +18,7 @@ def run_story(record: RunRecord, fates: Sequence[str]) -> list[str]:
     handovers = _handovers(record)
     story += handovers
     story += _faults(record, "Also" if handovers else "Faults")
+    story += _unmade(record)
     story += _work(record, fates)
     story += _jobs(record)
     return story
@@ -111,6 +112,15 @@ def _faults(record: RunRecord, title: str) -> list[str]:
         return []
     more = f"; {len(told) - _TOLD_MAX} more" if len(told) > _TOLD_MAX else ""
     return [f"{title}: {'; '.join(told[:_TOLD_MAX])}{more}."]
+
+
+def _unmade(record: RunRecord) -> list[str]:
+    """The faults whose moment never came: who reads of none of them would think that all did."""
+    if not record.unmade:
+        return []
+    told = [f"{fault.kind} ({fault.when})" for fault in record.unmade[:_TOLD_MAX]]
+    more = len(record.unmade) - _TOLD_MAX
+    return [f"Their moment never came: {'; '.join(told)}{f'; {more} more' if more > 0 else ''}."]
 
 
 def _work(record: RunRecord, fates: Sequence[str]) -> list[str]:

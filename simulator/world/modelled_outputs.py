@@ -1,9 +1,10 @@
 """What a modelled task leaves on disks: partitions, and staged files of a sink.
 
-MODEL: the names and the order of writing are the real ones (data before index, staged files synced
-before they are reported); the contents are row identities. A file counts as large as a real one
-would be: that fills the disk. See `simulator.world.rows` for partitions; a sink's file is text or
-CSV with the identities, and who made each row where that is known, whatever its format says.
+MODEL: the names and the order of writing are the real ones (data before index, all partitions
+before the attempt's record, staged files synced before they are reported); the contents are row
+identities. A file counts as large as a real one would be: that fills the disk. See
+`simulator.world.rows` for partitions; a sink's file is text or CSV with the identities, and who
+made each row where that is known, whatever its format says.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import posixpath
 from typing import TYPE_CHECKING
 
 from holdover.ids import AttemptKey, partition_name
-from holdover.v1.common_pb2 import ResultPartition, StagedFile
+from holdover.v1.common_pb2 import FinishedExecution, StagedFile
 from holdover.v1.job_pb2 import FileFormat, JobVertex, Sink
 from holdover.v1.taskmanager_pb2 import RunTask
+from shuffle.finished_record import encode_record, record_path
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
 from simulator.world.disk import NewFile, ProcessDisk
 from simulator.world.modelled_vertex import TaskOutcome
@@ -43,9 +45,12 @@ class OutputWriter:
         self._key = key
         self._run = run
 
-    async def write(self, vertex: JobVertex, outcome: TaskOutcome) -> list[ResultPartition]:
-        """Publish a partition for each output of the vertex."""
-        written = []
+    async def write(
+        self, vertex: JobVertex, outcome: TaskOutcome, finished: FinishedExecution
+    ) -> None:
+        """Publish a partition for each output of the vertex, and name it in `finished`; then the
+        attempt's record, where one is wanted."""
+        files: list[NewFile] = []
         for output, data_set in enumerate(vertex.outputs):
             partition = ModelledPartition.of(
                 outcome.rows,
@@ -56,24 +61,23 @@ class OutputWriter:
             )
             index, data = partition.encode()
             base = partition_base(self._run.shuffle_directory, partition_name(self._key, output))
-            if output == 0:
-                await self._make_directory(posixpath.dirname(base))
-            await self._disk.write_files(
-                [
-                    NewFile(base + DATA_SUFFIX, data, partition.data_bytes),
-                    NewFile(base + INDEX_SUFFIX, index, 0),
-                ]
+            files += [
+                NewFile(base + DATA_SUFFIX, data, partition.data_bytes),
+                NewFile(base + INDEX_SUFFIX, index, 0),
+            ]
+            finished.partitions.add(
+                output=output,
+                subpartition_bytes=partition.subpartition_bytes(),
+                rows=len(partition.rows),
+                data_bytes=max(partition.data_bytes, len(data)),
+                index_crc32c=index_checksum(index),
             )
-            written.append(
-                ResultPartition(
-                    output=output,
-                    subpartition_bytes=partition.subpartition_bytes(),
-                    rows=len(partition.rows),
-                    data_bytes=partition.data_bytes,
-                    index_crc32c=index_checksum(index),
-                )
-            )
-        return written
+        if self._run.record_finished:
+            path = record_path(self._run.shuffle_directory, self._key)
+            files.append(NewFile(path, encode_record(finished), 0))
+        if files:
+            await self._make_directory(posixpath.dirname(files[0].path))
+            await self._disk.write_files(files)
 
     async def stage(self, sink: Sink, outcome: TaskOutcome) -> StagedFile:
         """Write the attempt's file of a sink, durably."""

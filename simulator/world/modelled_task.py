@@ -256,11 +256,12 @@ class _TaskRunner:
             splits=attempt.splits,
             rows_in=inputs.rows + outcome.rows_from_splits,
             rows_out=len(outcome.rows),
+            inputs_digest=run.deployment.inputs_digest,
         )
         if outcome.sink is not None:
             finished.staged_files.append(await writer.stage(outcome.sink, outcome))
-        finished.partitions.extend(await writer.write(vertex, outcome))
         finished.duration_ms = int((loop.time() - began_s) * 1000)
+        await writer.write(vertex, outcome, finished)
         return finished
 
     async def _splits(self, attempt: _Attempt, vertex: JobVertex) -> list[Split]:

@@ -17,12 +17,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
+import google_crc32c
+
 from holdover.ids import AttemptKey
 from holdover.jobgraph.workload_draws import order_shift, row_bytes_until
 from holdover.v1.job_pb2 import DistributionKind
+from shuffle.finished_record import ends_in_its_crc32c
 
 _MAGIC = 0x484C44524F575331
 _WORD_BYTES = 8
+_CHECKSUM_BYTES = 4
 #: Words before the entries of an index.
 _HEAD_WORDS = 7
 _ENTRY_WORDS = 3
@@ -156,13 +160,14 @@ class ModelledPartition:
         body.extend([len(self.rows), len(self.rows.makers), len(self.entries)])
         for entry in self.entries:
             body.extend(entry)
-        body.append(zlib.crc32(body.tobytes()))
-        return body.tobytes(), data
+        body.append(0)
+        head = body.tobytes()[:-_CHECKSUM_BYTES]
+        return head + google_crc32c.value(head).to_bytes(_CHECKSUM_BYTES, "little"), data
 
 
 def index_checksum(index: bytes) -> int:
-    """What stands for the whole content of a partition."""
-    return zlib.crc32(index)
+    """What stands for the whole content of a partition: the index ends in it, as a real one."""
+    return int.from_bytes(index[-_CHECKSUM_BYTES:], "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +238,7 @@ def _checked_index(index: bytes) -> array[int]:
         raise DamagedRows(f"the index has {len(index)} bytes")
     words = array("q")
     words.frombytes(index)
-    if words[0] != _MAGIC or zlib.crc32(index[:-_WORD_BYTES]) != words[-1]:
+    if words[0] != _MAGIC or not ends_in_its_crc32c(index):
         raise DamagedRows("the index is not what was written")
     return words
 

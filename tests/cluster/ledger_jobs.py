@@ -173,13 +173,20 @@ def chain(
     options: Mapping[str, str] | None = None,
     *,
     consumers: int | None = None,
+    record_splits: bool = True,
 ) -> LedgerJob:
-    """CHAIN(n); with `consumers`, stages M and K have so many tasks instead."""
+    """CHAIN(n); with `consumers`, stages M and K have so many tasks instead. Without
+    `record_splits` S reads files, and the job does not remember who has read which of them.
+    """
     readers = consumers or n
 
     def describe(it: LedgerJob) -> Job:
         job = Job("chain", options)
-        numbers = job.sequence(0, n * ROWS_PER_SUBTASK, parallelism=n)
+        if record_splits:
+            numbers = job.sequence(0, n * ROWS_PER_SUBTASK, parallelism=n)
+        else:
+            files = _files_of_numbers(directory / f"{job_id}-input", n)
+            numbers = job.read_parquet(files, parallelism=n, record_splits=False)
         read = _stage(it, "S", n, numbers, _same)
         keyed = _stage(it, "M", readers, read.hash("value"), _keyed)
         _stage(it, "K", readers, keyed.hash("key"), _summed).write_parquet(str(it.output))
@@ -221,6 +228,16 @@ def _job(
     place = directory / job_id
     gates = Gates(place / "gates")
     return LedgerJob(job_id, Ledger(place / "ledger"), gates, place / "output", gold, describe)
+
+
+def _files_of_numbers(directory: Path, n: int) -> str:
+    """As many files as subtasks; the glob that finds them."""
+    directory.mkdir()
+    for file in range(n):
+        values = range(file * ROWS_PER_SUBTASK, (file + 1) * ROWS_PER_SUBTASK)
+        table = pa.table({"value": pa.array(values, pa.int64())})
+        pq.write_table(table, directory / f"{file}.parquet")
+    return str(directory / "*.parquet")
 
 
 def _gold(keyed: Iterable[tuple[int, int]]) -> Gold:

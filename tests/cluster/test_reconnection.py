@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +14,7 @@ from holdover.v1.common_pb2 import JobState
 from holdover.v1.jobmanager_pb2 import WorkerReturnKind
 from tests.cluster.conftest import StartCluster
 from tests.cluster.ledger_jobs import LedgerJob, chain, join
+from tests.cluster.ledger_steps import held_subtasks, once, rerun, task_pids, until_held_back
 from tests.cluster.running_cluster import RunningCluster, wait_until
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,7 @@ async def test_taskmanagers_that_noticed_nothing_register_with_a_jobmanager_that
 ) -> None:
     """P20: within two heartbeat intervals; tasks of the old epoch end, finished work is kept."""
     running = await start_cluster(options=UNNOTICED)
-    job = await between_s_and_m(running, chain(running.directory, 4))
+    job = await until_held_back(running, chain(running.directory, 4))
     await running.durable(job)
     await running.restart_jobmanager()
     await running.taskmanagers(3)
@@ -55,7 +56,7 @@ async def test_a_taskmanager_with_partitions_and_no_slot_in_use_goes_on_looking(
 ) -> None:
     """P21: its slots are all given back, its files stay, and it registers at the first chance."""
     running = await start_cluster(taskmanagers=1)
-    job = await between_s_and_m(running, chain(running.directory, 2))
+    job = await until_held_back(running, chain(running.directory, 2))
     await running.durable(job)
     held = running.held(job.job_id)
     await running.cluster.kill_jobmanager()
@@ -76,11 +77,11 @@ async def test_a_task_that_finishes_while_no_jobmanager_listens_is_adopted(
 ) -> None:
     """P24: its output is complete, so it is taken up; nothing runs twice, and nothing is left."""
     running = await start_cluster(options=UNNOTICED)
-    job = await between_s_and_m(running, chain(running.directory, 3))
+    job = await until_held_back(running, chain(running.directory, 3))
     await running.durable(job)
     running.cluster.send_signal(JOBMANAGER, signal.SIGSTOP)
     job.gates.open("M", 1)
-    await wait_until(lambda: partitions_of(running, job, "M") == [1], "M-1 has published")
+    await wait_until(lambda: held_subtasks(running, job, "M") == {1}, "M-1 has published")
     await running.restart_jobmanager()
     await running.taskmanagers(3)
     job.gates.open("M")
@@ -95,7 +96,7 @@ async def test_a_task_that_finishes_while_no_jobmanager_listens_is_adopted(
 async def test_taskmanagers_register_soon_after_a_long_outage(start_cluster: StartCluster) -> None:
     """P51: twenty seconds without a JobManager do not make anybody slow to notice the next one."""
     running = await start_cluster()
-    job = await between_s_and_m(running, join(running.directory, 3), "J", "S1", "S2")
+    job = await until_held_back(running, join(running.directory, 3), "J", "S1", "S2")
     await running.durable(job)
     await running.cluster.kill_jobmanager()
     await asyncio.sleep(20.0)  # the outage itself, not a wait for something
@@ -114,7 +115,7 @@ async def test_taskmanagers_and_clients_follow_a_jobmanager_to_another_address(
 ) -> None:
     """P57: the record in the storage names it; what sits at the old address is believed nothing."""
     running = await start_cluster()
-    job = await between_s_and_m(running, chain(running.directory, 3))
+    job = await until_held_back(running, chain(running.directory, 3))
     await running.durable(job)
     states: list[JobState.ValueType] = []
     watcher = asyncio.create_task(note_states(running, job, states))
@@ -150,7 +151,7 @@ async def test_partitions_are_deleted_when_no_jobmanager_comes_in_time(
     running = await start_cluster(
         options={"taskmanager.registration.timeout": "1100 ms", WAIT: "1 s"}
     )
-    job = await between_s_and_m(running, chain(running.directory, 3))
+    job = await until_held_back(running, chain(running.directory, 3))
     await running.durable(job)
     await running.cluster.kill_jobmanager()
     await wait_until(lambda: not running.files_of(job.job_id), "the partitions are deleted")
@@ -170,7 +171,7 @@ async def test_what_a_taskmanager_held_that_died_with_the_jobmanager_is_made_aga
 ) -> None:
     """Only that: the producers whose partitions are elsewhere do not run again."""
     running = await start_cluster(options={WAIT: "2 s"})
-    job = await between_s_and_m(running, chain(running.directory, 6))
+    job = await until_held_back(running, chain(running.directory, 6))
     await running.durable(job)
     gone = {held.identity.subtask for held in running.held(job.job_id, "tm-0")}
     assert 0 < len(gone) < 6
@@ -179,28 +180,28 @@ async def test_what_a_taskmanager_held_that_died_with_the_jobmanager_is_made_aga
     job.gates.open("M")
     await running.finished(job)
 
-    again = {task[1] for task, count in job.ledger.starts("S").items() if count > 1}
-    assert again == gone
+    assert rerun(job, "S") == gone
     assert max(job.ledger.starts("S").values()) == 2
     assert not (await running.report(job)).early_end
 
 
-async def test_a_taskmanager_that_was_started_anew_is_missed_at_once(
+async def test_a_taskmanager_that_was_started_anew_on_an_empty_disk_is_missed_at_once(
     start_cluster: StartCluster,
 ) -> None:
     """P22: a new process under the old name holds nothing of before; nobody waits for more."""
     running = await start_cluster()
-    job = await between_s_and_m(running, chain(running.directory, 6))
+    job = await until_held_back(running, chain(running.directory, 6))
     await running.durable(job)
     gone = {held.identity.subtask for held in running.held(job.job_id, "tm-0")}
     await running.cluster.kill_taskmanager(0)
+    shutil.rmtree(running.cluster.directory / "tmp" / "tm-0")
     await running.restart_jobmanager()
     running.cluster.start_taskmanager(0)
     await running.taskmanagers(3)
     job.gates.open("M")
     await running.finished(job)
 
-    assert {task[1] for task, count in job.ledger.starts("S").items() if count > 1} == gone
+    assert rerun(job, "S") == gone
     assert (await running.report(job)).early_end
 
 
@@ -209,7 +210,7 @@ async def test_a_jobmanager_that_dies_twice_while_it_recovers_costs_no_finished_
 ) -> None:
     """A frozen TaskManager keeps the recovery open, in which the JobManager dies and dies again."""
     running = await start_cluster()
-    job = await between_s_and_m(running, chain(running.directory, 6))
+    job = await until_held_back(running, chain(running.directory, 6))
     await running.durable(job)
     running.cluster.send_signal("tm-0", signal.SIGSTOP)
     for _ in range(2):
@@ -229,43 +230,12 @@ async def test_a_jobmanager_that_dies_twice_while_it_recovers_costs_no_finished_
 # ---------------------------------------------------------------------- steps
 
 
-async def between_s_and_m(
-    running: RunningCluster, job: LedgerJob, held: str = "M", *done: str
-) -> LedgerJob:
-    """Submit the job, and wait until all of the first stages is finished and the next one waits."""
-    job.gates.close(held)
-    await running.submit(job)
-    await wait_until(lambda: job.ledger.starts(held), f"a task of {held} runs")
-    for stage in done or ("S",):
-        starts = job.ledger.starts(stage)
-        assert job.ledger.ends(stage) == starts
-    return job
-
-
 async def note_states(
     running: RunningCluster, job: LedgerJob, states: list[JobState.ValueType]
 ) -> None:
     """Watch the job to its end."""
     async for status in running.client.watch(job.job_id):
         states[:] = [entry.state for entry in status.history]
-
-
-def once(job: LedgerJob, stage: str, n: int) -> None:
-    """Each task of the stage has begun once."""
-    assert job.ledger.starts(stage) == {(stage, subtask): 1 for subtask in range(n)}
-
-
-def partitions_of(running: RunningCluster, job: LedgerJob, stage: str) -> list[int]:
-    """Subtasks of the stage whose output is published."""
-    vertex_ids = {line.vertex_id for line in job.ledger.lines() if line.stage == stage}
-    held = running.held(job.job_id)
-    return sorted(h.identity.subtask for h in held if h.identity.vertex in vertex_ids)
-
-
-def task_pids(job: LedgerJob, stage: str) -> list[int]:
-    """Processes that have begun a task of the stage and still live."""
-    pids = {line.pid for line in job.ledger.lines() if line.stage == stage}
-    return sorted(pid for pid in pids if Path(f"/proc/{pid}").exists())
 
 
 def registration_s(running: RunningCluster) -> float:

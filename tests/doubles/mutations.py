@@ -39,7 +39,7 @@ from jobmanager.scheduler.reconciliation import WAIT_TIMER, Reconciliation
 from jobmanager.scheduler.returning_workers import ReturningWorkers
 from jobmanager.scheduler.vertices import Edge, ExecutionVertex
 from jobmanager.worker_connection import ReleaseOrder
-from shuffle.deletions import Deletions, delete_partition
+from shuffle.deletions import Deletions
 from simulator.invariants.bounds import QueuesAreBounded
 from simulator.invariants.deletions import NothingIsDeletedEarly
 from simulator.invariants.leadership import OneLeaderActs
@@ -244,8 +244,9 @@ def _plan_without_inputs(
 async def _delete_once(self: Deletions) -> None:
     await self._added.wait()
     self._added.clear()
-    while self._names:
-        await delete_partition(self._disk, self._shuffle_directory, self._names.popleft())
+    while self._attempts:
+        for file in self._attempts.popleft():
+            await self._disk.remove(f"{self._shuffle_directory}/{file}")
     await asyncio.sleep(0)
 
 

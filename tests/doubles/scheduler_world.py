@@ -327,8 +327,15 @@ class SchedulerWorld:
         rows: list[int],
         task: RunningTask,
     ) -> common_pb2.FinishedExecution:
-        execution = common_pb2.FinishedExecution(attempt=key.to_proto(), splits=task.splits)
+        execution = common_pb2.FinishedExecution(
+            attempt=key.to_proto(),
+            splits=task.splits,
+            inputs_digest=task.deployment.inputs_digest,
+        )
+        orderly = all(o.determinism == job_pb2.DETERMINISM_DETERMINATE for o in owner.operators)
         for index, output in enumerate(owner.outputs):
+            if not orderly:
+                self.random.shuffle(rows)
             parts = [rows[i :: output.subpartitions] for i in range(output.subpartitions)]
             if output.distribution.kind == job_pb2.DISTRIBUTION_KIND_HASH:
                 width = output.subpartitions

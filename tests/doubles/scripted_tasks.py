@@ -15,6 +15,8 @@ import asyncio
 import signal
 from pathlib import Path
 
+import google_crc32c
+
 from holdover.ids import AttemptKey, partition_name
 from holdover.runtime import ExitStatus, TaskProcess, TaskProcessGone, TaskProcessSpec
 from holdover.v1.common_pb2 import (
@@ -25,6 +27,7 @@ from holdover.v1.common_pb2 import (
     ResultPartition,
 )
 from holdover.v1.taskmanager_pb2 import RunTask, SplitWanted, TaskCommand, TaskEvent, TaskFailed
+from shuffle.finished_record import encode_record, record_path
 
 
 class ScriptedTasks:
@@ -135,16 +138,21 @@ class ScriptedProcess:
             if not command.split.HasField("split"):
                 break
             splits.append(command.split.split.index)
-        for suffix in (".data", ".index"):
-            base.with_name(base.name + suffix).write_bytes(b"all")
+        checksum = google_crc32c.value(b"all")
+        base.with_name(f"{base.name}.data").write_bytes(b"all")
+        index = b"all" + checksum.to_bytes(4, "little")
+        base.with_name(f"{base.name}.index").write_bytes(index)
         if key.vertex_id == "dies":
             self.kill()
             return
         finished = FinishedExecution(
             attempt=key.to_proto(),
-            partitions=[ResultPartition(output=0, data_bytes=3)],
+            partitions=[ResultPartition(output=0, data_bytes=3, index_crc32c=checksum)],
             splits=splits,
         )
+        if run.record_finished:
+            record = Path(record_path(run.shuffle_directory, key))
+            record.write_bytes(encode_record(finished))
         self._say(TaskEvent(finished=finished))
 
     async def _cancelled(self) -> None:

@@ -16,6 +16,7 @@ from holdover.ids import AttemptKey, partition_name
 from holdover.runtime import PartitionLookup, Runtime
 from holdover.v1.common_pb2 import ConfigEntry
 from holdover.v1.job_pb2 import IntermediateDataSet, JobGraph, JobVertex
+from shuffle.finished_record import record_name
 from taskmanager.process import TaskManager
 from tests.doubles.resource_manager_double import ResourceManagerDouble
 from tests.doubles.scripted_tasks import ScriptedTasks
@@ -129,5 +130,7 @@ class World:
 
 
 def files_of(*keys: AttemptKey) -> list[str]:
-    names = [partition_name(key, 0) for key in keys]
-    return sorted(name + suffix for name in names for suffix in (".data", ".index"))
+    files = [record_name(key) for key in keys]
+    for name in [partition_name(key, 0) for key in keys]:
+        files += [name + suffix for suffix in (".data", ".index")]
+    return sorted(files)

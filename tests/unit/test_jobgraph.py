@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from holdover.errors import JobGraphError
-from holdover.jobgraph import validate
+from holdover.jobgraph import validate, validation_steps
 from holdover.v1 import job_pb2
 from holdover.v1.job_pb2 import (
     DETERMINISM_DETERMINATE,
@@ -398,3 +398,11 @@ def test_sinks_have_different_directories() -> None:
         "vertices[1].operators[1].sink.path: '/out' is also the directory of"
         " vertices[0].operators[1].sink.path: give each its own"
     )
+
+
+def test_a_large_graph_is_looked_at_in_short_steps() -> None:
+    """P55: a JobManager answers heartbeats between them."""
+    graph = JobGraph(job_id="job", name="wide")
+    for _ in range(4_000):
+        vertex(graph, source())
+    assert sum(1 for _ in validation_steps(graph)) >= 20

@@ -438,3 +438,19 @@ def test_what_only_the_whole_graph_shows_is_refused_by_the_build() -> None:
     numbers(job).write_csv("/out/")
     with pytest.raises(JobGraphError, match="'/out' is also the directory of"):
         job.build("j")
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_source_may_leave_its_splits_unrecorded(recorded: bool) -> None:
+    """Behaviour 5.7: what it gives another time is then anybody's guess."""
+    job = Job("j")
+    texts = job.read_text("/in/*", record_splits=recorded).map_batches(same)
+    rows = job.read_csv("/csv/*", record_splits=recorded)
+    job.sql("select * from t, r", t=texts, r=rows.broadcast()).write_csv("/out")
+    job.read_parquet("/pq/*", record_splits=recorded).range("k").write_csv("/other")
+    graph = job.build("j")
+    validate(graph)
+    sources = [o.source for v in graph.vertices for o in v.operators if o.HasField("source")]
+    assert [source.splits_unrecorded for source in sources] == [not recorded] * 3
+    known = job_pb2.DETERMINISM_DETERMINATE
+    assert (determinism_of(graph)["v0"] == known) is recorded

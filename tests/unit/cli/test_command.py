@@ -255,7 +255,10 @@ async def test_a_recovery_says_what_was_kept_and_why_the_rest_ran_again(
     vertex = VertexRecovery(vertex_id="v0", name="scan", kept=5, adopted=1, resets=resets)
     jobmanager.jobs.reports["j"] = [RecoveryReport(leader_epoch=2, vertices=[vertex])]
     text = (await ask(jobmanager, "recovery", "j")).stdout
-    assert "v0 scan: 5 kept (1 adopted), 2 reset (partition missing), 0 had not finished" in text
+    assert "5 finished subtasks kept (1 of them adopted), 2 reset, 0 had not finished" in text
+    columns, row = (" ".join(line.split()) for line in text.splitlines()[-2:])
+    assert columns == "VERTEX KEPT ADOPTED RESET UNFINISHED WHY RESET"
+    assert row == "v0 scan 5 1 2 0 2 nobody offered the partition in time"
     (report,) = json.loads((await ask(jobmanager, "recovery", "j", "--json")).stdout)
     assert report["vertices"][0]["kept"] == 5
 

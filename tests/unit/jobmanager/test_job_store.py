@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from pathlib import Path
@@ -140,6 +141,45 @@ async def test_every_changed_byte_of_a_graph_is_noticed() -> None:
         disk.overwrite(path, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         (job,) = await store.load_all()
         assert isinstance(job, BrokenJob), f"byte {at}"
+
+
+class ManyReaders(SimulatedStorage):
+    """Counts the reads that are under way."""
+
+    under_way = most = 0
+
+    async def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.under_way -= 1
+        return await super().read(path, offset, length)
+
+
+async def test_jobs_are_loaded_side_by_side_and_not_all_at_once() -> None:
+    """A store that answers late does not make the last of many jobs wait for all others."""
+    disk = ManyReaders()
+    store = await opened(disk)
+    names = [f"job-{number:02}" for number in range(40)]
+    for name in names:
+        await stored(store, graph(name))
+    disk.most = 0
+    loaded = await (await opened(disk)).load_all()
+    assert [job.job_id for job in loaded] == names
+    assert 1 < disk.most <= 16
+
+
+async def test_a_job_that_had_events_and_whose_directory_was_emptied_is_no_new_job() -> None:
+    """P09: neither the graph nor the log is there, and yet it ran."""
+    disk = SimulatedStorage()
+    store = await opened(disk)
+    await stored(store, graph())
+    await store.mark_recorded_events("job-1")
+    await disk.remove(f"{ROOT}/jobs/job-1/graph.pb")
+    (job,) = await (await opened(disk)).load_all()
+    assert isinstance(job, BrokenJob)
+    assert "graph.pb" in job.reason
 
 
 async def test_events_without_a_graph_are_no_new_job() -> None:

@@ -128,7 +128,7 @@ def test_a_worker_that_registers_while_a_retried_job_is_replayed_is_heard_after_
             return await replay_job(*arguments)
 
         await leader.take_office()
-        monkeypatch.setattr("jobmanager.job_master.replay_job", replay_meanwhile)
+        monkeypatch.setattr("jobmanager.job_recovery.replay_job", replay_meanwhile)
         monkeypatch.setattr(Scheduler, "handle", noting)
         handled.clear()
         await leader.dispatcher.retry("job")
@@ -233,3 +233,79 @@ def test_a_job_that_had_ended_before_it_was_parked_keeps_its_end(wish: str) -> N
 
     assert live(taskmanager, 2, ends_untidily)
     assert live(taskmanager, 3, asked)
+
+
+def defective(*_: object, **__: object) -> None:
+    raise ZeroDivisionError("a defect")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "jobmanager.job_recovery.replay_job",
+        "jobmanager.job_master.recover_job",
+        "jobmanager.job_master.ExecutionGraph",
+        "jobmanager.job_store.JobStore.has_recorded_events",
+        "jobmanager.job_master.JobEventWriter",
+        "jobmanager.job_master.JobMaster._run",
+    ],
+)
+def test_a_defect_in_any_step_of_a_recovery_parks_its_job_and_stops_no_other(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P11: the leader takes office and takes new jobs; a retry without the defect lets it end."""
+    taskmanager = killed_while_recovering(0)
+
+    async def life(leader: Leader) -> None:
+        if step.endswith("has_recorded_events"):
+            await leader.disk.remove_tree(f"{ROOT}/jobs/job/events")
+            await leader.disk.remove_tree(f"{ROOT}/jobs/other/events")
+        with monkeypatch.context() as broken:
+            broken.setattr(step, defective)
+            await leader.take_office()
+        for job_id in ("job", "other"):
+            status = await leader.dispatcher.status(job_id)
+            assert status.state == PARKED
+            assert "a defect" in status.failure.message
+        await leader.dispatcher.submit(three_sinks("fresh"))
+        await leader.until_cleaned_up("fresh")
+        assert await state(leader, "fresh") == FINISHED
+        await leader.dispatcher.retry("job")
+        await leader.resources.offer_all()
+        await leader.until_cleaned_up("job")
+
+    assert live(taskmanager, 2, life)
+
+
+def test_a_leader_that_lives_long_has_not_been_ended_by_the_recovery(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task may take longer than leaders live; the job is not parked for that."""
+    monkeypatch.setattr("jobmanager.job_master.RECOVERY_SURVIVED_S", 0.01)
+    taskmanager = killed_while_recovering(0)
+    taskmanager.hangs = frozenset({"m"})
+
+    async def lives_on(leader: Leader) -> None:
+        await leader.take_office()
+        assert await state(leader, "job") != PARKED
+
+        async def forgotten() -> bool:
+            return await leader.disk.stat(f"{ROOT}/jobs/job/recovery-attempts") is None
+
+        await leader.until(forgotten, "the recovery is counted no longer")
+
+    for epoch in range(RECOVERY_ATTEMPTS_MAX + 1):
+        assert live(taskmanager, 2 + epoch, lives_on)
+
+
+def test_the_reports_of_a_parked_job_can_be_read() -> None:
+    """P50."""
+    taskmanager = killed_while_recovering(RECOVERY_ATTEMPTS_MAX)
+
+    async def life(leader: Leader) -> None:
+        await leader.take_office()
+        assert await state(leader, "job") == PARKED
+        reports = await leader.dispatcher.recovery_reports("job")
+        assert [report.leader_epoch for report in reports] == [2, 3, 4]
+
+    assert live(taskmanager, 9, life)

@@ -14,6 +14,7 @@ from jobmanager.sink_commit import (
     publish,
     remove_staging,
     staging_directory,
+    withdraw,
 )
 from simulator.world.storage import PowerLoss, SimulatedStorage
 
@@ -151,3 +152,22 @@ async def test_staging_that_was_removed_does_not_come_back_with_the_power() -> N
     disk.power_on()
     for path in OUTPUTS:
         assert await disk.list_directory(path) == []
+
+
+async def test_what_was_published_of_a_job_that_begins_anew_is_withdrawn_the_mark_first() -> None:
+    """Durably, whatever else stands there; and where nothing was published nothing is done."""
+    disk = SimulatedStorage()
+    for name in ("_SUCCESS", "part-v1-00000.parquet", "part-v12-00000.parquet", "notes"):
+        await disk.make_directories("/out/a")
+        await disk.publish(f"/out/a/{name}", b"x")
+    disk.operations.clear()
+    sinks = [("/out/a", "v1"), ("/out/b", "v2")]
+    await withdraw(disk, sinks)
+    removed = [path for operation, path in disk.operations if operation == "remove"]
+    assert removed == ["/out/a/_SUCCESS", "/out/a/part-v1-00000.parquet"]
+    disk.power_loss()
+    disk.power_on()
+    assert [*await visible(disk)] == ["/out/a/notes", "/out/a/part-v12-00000.parquet"]
+    disk.operations.clear()
+    await withdraw(disk, [("/out/a", "v1"), ("/out/b", "v2")])
+    assert {operation for operation, _ in disk.operations} <= {"stat", "list_directory"}

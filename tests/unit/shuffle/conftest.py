@@ -42,6 +42,6 @@ def write_partition(shuffle_dir: str) -> WritePartition:
         )
         for subpartition, batch in pieces:
             writer.write(subpartition, batch)
-        return writer.commit(b"note")
+        return writer.commit()
 
     return write

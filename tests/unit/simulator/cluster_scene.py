@@ -39,8 +39,10 @@ class Scene:
         scenario = Scenario(cluster=spec, jobs=(job,), options=OPTIONS)
         self.world = World(seed=1)
         self.cluster = SimulatedCluster(self.world, cluster_settings(scenario, OPTIONS))
+        #: Jobs that a client was to cancel.
+        self.cancelled: list[str] = []
         self._recorder = RunRecorder("scene", "simulated", 1)
-        self.injector = FaultInjector(self.cluster, scenario, self._recorder)
+        self.injector = FaultInjector(self.cluster, scenario, self._recorder, self.cancelled.append)
 
     @property
     def now_s(self) -> float:

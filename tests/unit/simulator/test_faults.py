@@ -465,6 +465,57 @@ def test_a_fault_whose_moment_never_comes_is_not_made() -> None:
     assert when(at=3000.0) == []
 
 
+def test_a_fault_waits_for_a_step_after_another_fault_was_made() -> None:
+    """The first leadership's steps do not count."""
+    crash = kinds.Crash.model_validate(
+        {"id": "first", "victims": "leader", "restart_after": 0.5, "at": 3.0}
+    )
+    steps = ("elected", "reconciling", "registered", "ready", "running", "committing")
+    aimed = [
+        kinds.AddressChange.model_validate(
+            {"victims": "standby", "when": {"step": step, "since": "first"}}
+        )
+        for step in ("noticed", *steps)
+    ]
+    scenario = two_stages(4, taskmanagers=1, reduce_s=1.0, jobmanagers=2, faults=(crash, *aimed))
+    record = run_scenario(scenario, seed=1)
+    assert record.findings == []
+    assert record.unmade == []
+    assert [fault.kind for fault in record.faults] == ["crash", *["address-change"] * len(aimed)]
+    [elected, *_] = [epoch for epoch in record.epochs if epoch.from_s > 3.0]
+    times_s = [fault.at_s for fault in record.faults]
+    assert min(times_s) == 3.0
+    assert elected.from_s in times_s
+    assert elected.ready_s in times_s
+
+
+def test_the_first_step_of_the_run_counts_where_no_fault_is_named() -> None:
+    [made_s] = when(when={"step": "elected"})
+    assert made_s < 1.0
+
+
+def test_what_never_comes_is_told_by_the_record() -> None:
+    late = kinds.Crash.model_validate({"victims": "leader", "at": 3000.0})
+    never = kinds.Crash.model_validate({"victims": "leader", "when": {"step": "failing"}})
+    record = run_scenario(two_stages(1, reduce_s=1.0, faults=(late, never)), seed=1)
+    assert record.faults == []
+    assert [(fault.kind, fault.when) for fault in record.unmade] == [
+        ("crash", "at 3000.0 s"),
+        ("crash", "step failing"),
+    ]
+
+
+def test_a_client_cancels_a_job() -> None:
+    """P47: it ends so, whoever leads by then, and nothing of it is visible."""
+    cancel = kinds.CancelJob.model_validate({"id": "c", "job": "job", "at": 3.0})
+    crash = kinds.Crash.model_validate(
+        {"victims": "leader", "when": {"step": "cancelling", "since": "c"}}
+    )
+    record = run_scenario(two_stages(4, faults=(cancel, crash)), seed=1)
+    assert record.findings == []
+    assert [job.state for job in record.jobs] == ["CANCELED"]
+
+
 def test_a_fault_with_nobody_to_suffer_it_happens_to_nobody() -> None:
     async def plot(scene: Scene) -> None:
         for made in (

@@ -5,14 +5,22 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from holdover.cli.main import app
-from simulator.fault_kinds import ROLES, FaultMade, JobIs, JobsAre, StageFinished
+from simulator.fault_kinds import (
+    ROLES,
+    FaultMade,
+    JobIs,
+    JobsAre,
+    StageFinished,
+    StepName,
+    StepReached,
+)
 from simulator.record import RunRecord
 from simulator.scenario import ClusterSpec, DiskSpec, JobSpec, NetworkSpec, Scenario, StageSpec
 from simulator.scenario_file import parse_scenario
@@ -28,7 +36,7 @@ COMMANDS = [
 ]
 MODELS: list[type[BaseModel]] = [
     *(Scenario, ClusterSpec, JobSpec, StageSpec, NetworkSpec, DiskSpec),
-    *(StageFinished, JobIs, JobsAre, FaultMade),
+    *(StageFinished, JobIs, JobsAre, FaultMade, StepReached),
 ]
 
 
@@ -55,6 +63,11 @@ def test_every_kind_of_fault_is_on_the_page_with_its_fields(model: Any) -> None:
 def test_every_role_is_on_the_page() -> None:
     victims = PAGE.split("### Victims")[1]
     assert [role for role in ROLES if not re.search(rf"`{role}(:\d)?`", victims)] == []
+
+
+def test_every_step_is_on_the_page() -> None:
+    steps = PAGE.split("### Steps")[1].split("### Victims")[0]
+    assert [step for step in get_args(StepName) if f"`{step}`" not in steps] == []
 
 
 def test_the_defaults_of_the_cluster_are_on_the_page() -> None:

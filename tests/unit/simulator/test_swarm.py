@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from typing import get_args
 
-from simulator.fault_kinds import FaultMade
+import pytest
+
+from simulator.fault_kinds import CancelJob, FaultMade, StepName, StepReached
 from simulator.scenario_file import parse_scenario, scenario_text
-from simulator.swarm import WORK_S_MAX, draw_scenario
+from simulator.swarm import SWARM_DOUBLE, SWARMS, WORK_S_MAX, draw_scenario
 from simulator.swarm_faults import FAULTS_MAX
 from tests.unit.simulator.test_scenario import FAULT_MODELS
 
@@ -36,17 +39,19 @@ def test_a_seed_gives_the_same_scenario_in_every_process() -> None:
     assert digests[0] == digests[1]
 
 
-def test_seeds_differ_and_every_draw_can_be_written_down() -> None:
-    texts = [scenario_text(draw_scenario(seed)) for seed in range(60)]
+@pytest.mark.parametrize("swarm", SWARMS)
+def test_seeds_differ_and_every_draw_can_be_written_down(swarm: str) -> None:
+    texts = [scenario_text(draw_scenario(seed, swarm)) for seed in range(60)]
     assert len(set(texts)) == len(texts)
     for seed, text in enumerate(texts):
-        assert parse_scenario(text.encode(), "s.yaml") == draw_scenario(seed)
+        assert parse_scenario(text.encode(), "s.yaml") == draw_scenario(seed, swarm)
 
 
 def test_a_swarm_has_every_fault_and_every_run_only_some() -> None:
     scenarios = [draw_scenario(seed) for seed in SEEDS]
     kinds = [Counter(fault.kind for fault in scenario.faults) for scenario in scenarios]
-    assert set().union(*kinds) == {model.model_fields["kind"].default for model in FAULT_MODELS}
+    models = [model for model in FAULT_MODELS if model is not CancelJob]
+    assert set().union(*kinds) == {model.model_fields["kind"].default for model in models}
     assert {len(scenario.faults) for scenario in scenarios} >= set(range(FAULTS_MAX))
     dominated = sum(max(count.values(), default=0) >= 4 for count in kinds)
     assert dominated > len(SEEDS) / 10
@@ -75,3 +80,23 @@ def test_a_drawn_run_is_small_and_every_job_may_restart_without_bound() -> None:
         assert scenario.cluster.taskmanagers <= 12
         assert max(job.submit_at_s for job in scenario.jobs) <= WORK_S_MAX
         assert scenario.options["restart-strategy.fixed-delay.attempts"] == "1000000"
+
+
+def test_where_faults_meet_most_are_aimed_at_a_step_of_the_recovery_from_another() -> None:
+    scenarios = [draw_scenario(seed, SWARM_DOUBLE) for seed in SEEDS]
+    for scenario in scenarios:
+        aimed = [f for f in scenario.faults if isinstance(f.when, StepReached) and f.when.since]
+        assert aimed
+        assert len(scenario.faults) <= FAULTS_MAX
+    faults = [fault for scenario in scenarios for fault in scenario.faults]
+    steps = Counter(fault.when.step for fault in faults if isinstance(fault.when, StepReached))
+    assert steps.keys() == set(get_args(StepName)) - {"failing"}
+    assert sum(steps.values()) > len(faults) / 2
+
+
+def test_where_faults_meet_some_jobs_are_cancelled_and_have_splits() -> None:
+    scenarios = [draw_scenario(seed, SWARM_DOUBLE) for seed in SEEDS]
+    cancelled = sum(any(f.kind == "cancel-job" for f in s.faults) for s in scenarios)
+    assert len(SEEDS) / 10 < cancelled < len(SEEDS) / 2
+    sources = [s.splits for c in scenarios for j in c.jobs for s in j.stages if not s.inputs]
+    assert len(sources) / 3 < sum(sources) < 2 * len(sources) / 3

@@ -164,15 +164,20 @@ async def test_health_and_reflection_are_served(world: World) -> None:
     await channel.close()
 
 
-async def test_an_orderly_end_unregisters_and_leaves_no_file(world: World) -> None:
-    taskmanager = await world.start()
+@pytest.mark.parametrize("resource_id", ["tm-1", ""])
+async def test_an_orderly_end_unregisters_and_leaves_no_file(
+    world: World, resource_id: str
+) -> None:
+    """A generated name will not come back for what has finished; a given one has nothing here."""
+    taskmanager = await world.start(**{"taskmanager.resource-id": resource_id})
     await world.registered()
-    await world.finish(attempt("finishes"))
+    if not resource_id:
+        await world.finish(attempt("finishes"))
     await world.run(attempt("stubborn"))
     await taskmanager.stop("test")
     world.taskmanagers.remove(taskmanager)
-    assert world.jm.unregistered == ["tm-1"]
-    assert not (world.root / "tmp" / "tm-1").exists()
+    assert world.jm.unregistered == [taskmanager.resource_id]
+    assert not (world.root / "tmp" / taskmanager.resource_id).exists()
 
 
 async def test_a_taskmanager_that_leaves_takes_no_orders(world: World) -> None:

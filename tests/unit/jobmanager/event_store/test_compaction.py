@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jobmanager.event_store import EventWriterSettings
+from jobmanager.event_store.compaction import FLUSHES_MAX, LogGrowth
 from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.event_store.event_logs import (
     Leader,
@@ -84,3 +85,13 @@ async def test_ten_failovers_in_a_row_leave_no_more_to_replay_than_one() -> None
         await leader.writer.compact()
         await leader.writer.close()
     assert counts[1:] == [(50, 1)] * 10
+
+
+def test_many_flushes_of_little_make_a_snapshot_due() -> None:
+    """Each may be an object of its own in a store."""
+    growth = LogGrowth(64 << 20)
+    for _ in range(FLUSHES_MAX):
+        assert not growth.is_due
+        growth.written(100)
+    growth.written(100)
+    assert growth.is_due

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from holdover.runtime import AppendFile
+from holdover.runtime import AppendFile, ObjectStoreFenced
 from holdover.runtime.real_disk import LocalDisk
 from holdover.v1.events_pb2 import JobEvent, JobEventRecord
 from holdover.v1.jobmanager_pb2 import RECOVERY_MODE_DEGRADED
 from jobmanager.event_store import (
     EventStoreDegraded,
+    EventStoreFenced,
     EventTooLarge,
     EventWriterSettings,
     JobEventWriter,
@@ -432,3 +433,35 @@ async def test_on_real_files_nothing_blocks_the_event_loop(tmp_path: Path) -> No
             writer.append(numbered(number))
         await writer.flush()
         await writer.close()
+
+
+class FencedDisk(SimulatedStorage):
+    """An object store that takes nothing more from this process once `fenced` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fenced = False
+        self.refused = 0
+
+    async def open_append(self, path: str) -> AppendFile:
+        if self.fenced:
+            self.refused += 1
+            raise ObjectStoreFenced(path, "the leadership of this process is over")
+        return await super().open_append(path)
+
+
+async def test_a_writer_that_is_fenced_gives_up_and_closes_at_once() -> None:
+    """Its log belongs to another leader: neither those who flush nor those who close it wait."""
+    disk = FencedDisk()
+    leader = Leader(disk, settings=replace(PATIENT, flush_timeout_s=600.0))
+    disk.fenced = True
+    leader.record(1)
+    async with asyncio.timeout(5):
+        with pytest.raises(EventStoreFenced, match="leadership"):
+            await leader.writer.flush()
+        with pytest.raises(EventStoreFenced):
+            await leader.writer.flush()
+        leader.record(2)
+        await leader.writer.close(timeout_s=600.0)
+    assert disk.refused == 1
+    assert is_degraded(leader.writer.status)

@@ -100,3 +100,27 @@ def join(parallelism: int) -> job_pb2.JobGraph:
     connect(job, "s2", "j", BROADCAST, 1)
     connect(job, "j", "k", HASH, parallelism)
     return job
+
+
+def unrecorded(job: job_pb2.JobGraph, vertex_id: str = "s") -> job_pb2.JobGraph:
+    """The same job, whose source does not record its splits."""
+    vertex = next(v for v in job.vertices if v.vertex_id == vertex_id)
+    vertex.operators[0].source.splits_unrecorded = True
+    return job
+
+
+def dealt_out(parallelism: int) -> job_pb2.JobGraph:
+    """source -> unordered stage -> (rebalance) sink: a second run of the stage deals its rows out
+    otherwise.
+    """
+    job = job_pb2.JobGraph(
+        job_id="job",
+        vertices=[
+            source("s", parallelism),
+            stage("m", parallelism, job_pb2.DETERMINISM_UNORDERED),
+            sink("k", parallelism),
+        ],
+    )
+    connect(job, "s", "m", HASH, parallelism)
+    connect(job, "m", "k", REBALANCE, parallelism)
+    return job

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, job_pb2
+from jobmanager.scheduler import actions as act
+from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.deployment import InputDigests
+from jobmanager.scheduler.failover import RestartStrategy
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER
+from jobmanager.scheduler.scheduler import Scheduler
 from jobmanager.scheduler.states import ExecutionState
 from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld
-from tests.unit.jobmanager.scheduler.job_graphs import chain
+from tests.unit.jobmanager.scheduler.job_graphs import chain, dealt_out
 from tests.unit.jobmanager.scheduler.scenes import (
     finish,
+    finished,
     fire,
     graph_of,
     holder_of,
+    initialized,
     next_leader,
     recovery_of,
     register,
+    replayed,
+    reset,
     starts_of,
 )
 
@@ -165,3 +176,123 @@ def test_a_deferred_offer_of_a_worker_that_is_lost_again_is_forgotten() -> None:
             fire(world, timer)
     finish(world, "m")
     assert starts_of(world).count(("m", 0)) == 2
+
+
+@pytest.mark.parametrize("m_runs_again", [True, False])
+def test_only_what_has_read_the_rows_that_count_is_adopted(m_runs_again: bool) -> None:
+    """Behaviour 5.6: M deals its rows out otherwise each time. K/0 has finished, unlogged, at the
+    worker that comes last; M/1 is lost in between, and runs again under this leader, or is not.
+    """
+    graph = replayed(
+        dealt_out(2),
+        [
+            initialized("s", 2, splits=2),
+            initialized("m", 2, inputs=1),
+            initialized("k", 2, inputs=1),
+            *(finished("s", i, splits=[i], worker_id="tm-s") for i in range(2)),
+            *(finished("m", i, worker_id=f"tm-{i}") for i in range(2)),
+        ],
+    )
+    reader = AttemptKey("job", "k", 0, 0, 1)
+    offer = common_pb2.FinishedExecution(
+        attempt=reader.to_proto(), inputs_digest=InputDigests(graph).of(graph.vertex_at("k", 0))
+    )
+    scheduler = Scheduler(graph, 2, OPTIONS, RestartStrategy(attempts_max=9, delay_s=0))
+
+    def offered_by(worker_id: str, *more: common_pb2.FinishedExecution) -> sig.WorkerRegistered:
+        there = [v.finished for v in graph.at_worker(worker_id) if v.finished is not None]
+        return sig.WorkerRegistered(worker_id, "host:1", refreshed=False, finished=[*there, *more])
+
+    scheduler.handle(sig.RecoveryStarted(("tm-s", "tm-0", "tm-1")))
+    scheduler.handle(offered_by("tm-s"))
+    scheduler.handle(offered_by("tm-1"))
+    scheduler.handle(sig.TimerFired(ADOPTION_TIMER))
+    if m_runs_again:
+        scheduler.handle(sig.WorkerLost("tm-1", "killed"))
+        scheduler.handle(sig.SlotsGranted((sig.SlotId("tm-s", 0),)))
+        again = graph.vertex_at("m", 1)
+        assert (again.state, again.attempt) == (ExecutionState.DEPLOYING, 1)
+        done = finished("m", 1, attempt=1, epoch=2).vertex_finished.execution
+        key = again.key("job")
+        scheduler.handle(sig.ExecutionReported("tm-s", key, ExecutionState.FINISHED, done))
+    assert recovery_open(scheduler), "tm-0 is awaited"
+    [rejected] = [
+        action.keys
+        for action in scheduler.handle(offered_by("tm-0", offer)).actions
+        if isinstance(action, act.RejectOffers)
+    ]
+    assert rejected == ((reader,) if m_runs_again else ())
+    adopted = graph.vertex_at("k", 0).state is ExecutionState.FINISHED
+    assert adopted is not m_runs_again
+
+
+def recovery_open(scheduler: Scheduler) -> bool:
+    return scheduler.reconciliation is not None and scheduler.reconciliation.open
+
+
+def test_an_attempt_number_is_used_once_though_an_older_attempt_is_adopted() -> None:
+    """Behaviour 2: two attempts failed under this leader, then an earlier leader's turns up."""
+    world = started_without_flushes(chain(2))
+    finish(world, "s", [0])
+    holder, key = holder_of(world, "s", 0)
+    lost_tail(world, 100)
+    register(world, *(w for w in world.workers if w != holder.worker_id))
+    fire(world, ADOPTION_TIMER)
+    for attempt in range(2):
+        worker, running = next((w, k) for w, k in world.tasks() if k.subtask == 0)
+        assert (running.attempt, running.epoch) == (attempt, 2)
+        world.fail(worker, running)
+        world.deliver_pending()
+        if attempt == 0:
+            fire(world, "restart/s/0")
+    graph, vertex = graph_of(world), graph_of(world).vertex_at("s", 0)
+    world.deliver(sig.WorkerLost("nobody", "to take a step"))
+    graph.apply(finished("s", 0, epoch=1, worker_id=holder.worker_id))
+    graph.apply(reset("s", 0))
+    assert (key.attempt, vertex.attempt) == (0, 2)
+
+
+def test_a_second_offer_of_unlogged_work_after_the_wait_changes_nothing() -> None:
+    """Only during a recovery is work without an event taken from an earlier leader."""
+    world = started_without_flushes(chain(2))
+    finish(world, "s", [0])
+    holder, key = holder_of(world, "s", 0)
+    execution = holder.stored.pop(key)
+    lost_tail(world, 100)
+    register(world)
+    assert not recovery_of(world).open
+    holder.stored[key] = execution
+    register(world, holder.worker_id)
+    assert key not in holder.stored
+    world.run_to_end()
+    assert starts_of(world).count(("s", 0)) == 2
+    assert world.output() == list(range(8))
+
+
+def test_nobody_reads_again_the_splits_of_an_adopted_source() -> None:
+    world = started_without_flushes(chain(2))
+    worker, key = next((w, k) for w, k in world.tasks() if k.subtask == 0)
+    for _ in range(3):
+        world.draw_split(worker, key)
+    finish(world, "s", [1])
+    read = list(graph_of(world).vertex_at("s", 1).splits)
+    lost_tail(world, 100)
+    register(world)
+    finish(world, "s")
+    assert list(graph_of(world).vertex_at("s", 1).splits) == read
+    assert sorted([*graph_of(world).vertex_at("s", 0).splits, *read]) == list(range(8))
+
+
+def test_the_staged_files_of_an_adopted_sink_are_committed() -> None:
+    world = started_without_flushes(chain(2))
+    for vertex_id in ("s", "m"):
+        finish(world, vertex_id)
+    finish(world, "k", [0])
+    _, key = holder_of(world, "k", 0)
+    lost_tail(world, 100)
+    register(world)
+    world.run_to_end()
+    assert starts_of(world).count(("k", 0)) == 1
+    assert world.committed is not None
+    assert any(f"k-0-{key.attempt}-1" in file.staged_path for file in world.committed)
+    assert world.output() == list(range(8))

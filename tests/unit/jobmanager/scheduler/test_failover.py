@@ -7,6 +7,7 @@ from jobmanager.scheduler.core import SchedulerCore
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.failover import ResetPlan, RestartStrategy, plan_resets
 from jobmanager.scheduler.failures import FailureHandling
+from jobmanager.scheduler.restarted_workers import RestartedWorkers
 from jobmanager.scheduler.states import ExecutionState, JobState
 from tests.doubles.scheduler_world import OPTIONS
 from tests.unit.jobmanager.scheduler.job_graphs import (
@@ -14,15 +15,18 @@ from tests.unit.jobmanager.scheduler.job_graphs import (
     HASH,
     chain,
     connect,
+    dealt_out,
     join,
     sink,
     source,
     stage,
+    unrecorded,
 )
 from tests.unit.jobmanager.scheduler.scenes import graph_with, state_changed
 
 LOST = events_pb2.RESET_REASON_PARTITION_LOST
 UPSTREAM = events_pb2.RESET_REASON_UPSTREAM_CLOSURE
+UNKNOWN = events_pb2.RESET_REASON_SPLITS_UNKNOWN
 MIXED = events_pb2.RESET_REASON_INDETERMINATE_PRODUCER
 ALL = range(4)
 
@@ -121,6 +125,30 @@ def test_consumers_of_an_indeterminate_producer_run_again_finished_or_not() -> N
     assert list(plan.restarts) == [("k", 2)]
 
 
+def test_who_reads_by_position_the_rows_of_an_unordered_producer_runs_again() -> None:
+    """Behaviour 5.6: the rows are the same, but another run deals them out otherwise."""
+    graph = graph_with(dealt_out(4), 4, {"s": ALL, "m": ALL, "k": [0, 1]})
+    plan = lose(graph, ("m", 0))
+    assert plan.resets == {("m", 0): LOST, ("k", 0): MIXED, ("k", 1): MIXED}
+
+
+def test_of_a_source_whose_splits_nobody_knows_any_more_all_subtasks_run_again() -> None:
+    """Behaviour 5.7: one must, and what the others have read cannot be told."""
+    graph = graph_with(unrecorded(chain(4)), 4, {"s": ALL, "m": [0]})
+    plan = lose(graph, ("s", 2))
+    assert plan.resets == {
+        ("s", 2): LOST,
+        **{("s", i): UNKNOWN for i in (0, 1, 3)},
+        ("m", 0): MIXED,
+    }
+
+
+def test_while_the_leader_lives_that_listed_them_one_subtask_of_such_a_source_runs_alone() -> None:
+    graph = graph_with(unrecorded(chain(4)), 4, {"s": ALL})
+    graph.vertices["s"].splits_listed = True
+    assert lose(graph, ("s", 2)).resets == {("s", 2): LOST}
+
+
 def test_consumers_of_a_determinate_producer_do_not() -> None:
     graph = graph_with(chain(4), 4, {"s": ALL, "m": ALL, "k": [0, 1]})
     graph.vertex_at("k", 2).state = ExecutionState.RUNNING
@@ -178,7 +206,8 @@ def test_a_rerun_that_would_reach_published_output_fails_the_job() -> None:
     core = SchedulerCore(graph, 1, OPTIONS)
     vertex = graph.vertex_at("m", 0)
     reason = events_pb2.RESET_REASON_STAGED_FILES_LOST
-    FailureHandling(core, RestartStrategy(3, 0)).reset([(vertex, reason)])
+    handling = FailureHandling(core, RestartStrategy(3, 0), RestartedWorkers(core))
+    handling.reset([(vertex, reason)])
     assert core.doom is not None
     assert "5 subtasks (m/0 first) would have to run again after" in core.doom.message
     assert core.decision.events == []

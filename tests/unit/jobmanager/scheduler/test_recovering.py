@@ -9,6 +9,7 @@ import pytest
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, job_pb2
 from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.parallelism import AdaptiveParallelism
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER
 from jobmanager.scheduler.states import JobState
 from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld
@@ -365,3 +366,58 @@ def test_signals_of_timers_that_mean_nothing_any_more_change_nothing() -> None:
         world.deliver(sig.TimerFired(name))
     world.run_to_end()
     assert world.ended is JobState.FINISHED
+
+
+# The plan
+
+
+def test_an_adaptive_vertex_keeps_the_parallelism_that_was_decided() -> None:
+    """Behaviour 5: whatever the next process is configured with, and whatever must run again."""
+    world = started(chain(4, adaptive=True))
+    finish(world, "s")
+    world.deliver_pending()
+    before = graph_of(world).vertices["m"]
+    assert before.parallelism > 1
+    world.options = replace(OPTIONS, adaptive=AdaptiveParallelism(1, 1, 1 << 40))
+    lose_output(world, "s", [1])
+    next_leader(world)
+    register(world)
+    after = graph_of(world).vertices["m"]
+    assert (after.parallelism, after.input_bounds) == (before.parallelism, before.input_bounds)
+    world.run_to_end()
+    assert graph_of(world).vertices["m"].parallelism == before.parallelism
+    assert world.output() == list(range(8))
+
+
+def test_optional_partitions_are_kept_but_nobody_is_awaited_for_them() -> None:
+    """Behaviour 5.3: all of their readers have finished, and releasing is switched off."""
+    world = started(chain(4), options=UNRELEASED)
+    finish(world, "s")
+    finish(world, "m")
+    finish(world, "k", [0, 1])
+    held = {w: stored_by(world, w, "s") for w in world.workers}
+    next_leader(world)
+    register(world)
+    assert resets_of(world) == {}
+    assert {w: stored_by(world, w, "s") for w in world.workers} == held, "optional, and kept"
+    world.run_to_end()
+    assert world.output() == list(range(8))
+
+
+@pytest.mark.parametrize("deaths", [1, 2, 5])
+def test_leaders_that_die_at_every_step_of_a_recovery_lose_nothing(deaths: int) -> None:
+    """P14: after each registration, the end of the wait, and the first deployments."""
+    world = started(chain(6, forward=True))
+    finish(world, "s")
+    for death in range(deaths):
+        next_leader(world)
+        if death % 3 > 0:
+            register(world, "tm-0")
+        if death % 3 > 1:
+            register(world)
+    next_leader(world)
+    register(world)
+    world.run_to_end()
+    assert {starts_of(world).count(("s", i)) for i in range(6)} == {1}
+    assert resets_of(world) == {}
+    assert world.output() == list(range(8))

@@ -30,7 +30,7 @@ def source_with(*finished_splits: tuple[int, ...], splits: int = 6) -> Execution
 
 
 def enumerator(graph: ExecutionGraph) -> SplitEnumerator:
-    return SplitEnumerator(graph.vertices["s"])
+    return SplitEnumerator(graph.vertices["s"], graph.vertices["s"].splits)
 
 
 def test_asking_again_gets_the_same_answer() -> None:

@@ -1,0 +1,195 @@
+"""A lost TaskManager that is expected to be started again: its finished work waits for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from jobmanager.scheduler.restarted_workers import RESTART_WAIT_TIMER
+from jobmanager.scheduler.states import JobState
+from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld
+from tests.unit.jobmanager.scheduler.job_graphs import chain
+from tests.unit.jobmanager.scheduler.scenes import (
+    finish,
+    fire,
+    graph_of,
+    holder_of,
+    next_leader,
+    recovery_of,
+    register,
+    resets_of,
+    started,
+    stored_by,
+)
+
+WAITING = replace(OPTIONS, restart_wait_s=20)
+
+
+def lose(world: SchedulerWorld, worker_id: str) -> None:
+    """A worker dies and its disk lives; the leader knows."""
+    world.kill_worker(world.workers[worker_id], with_disk=False)
+    world.deliver_pending()
+
+
+def finished_once(world: SchedulerWorld) -> bool:
+    """No subtask has finished twice."""
+    counts = Counter((key.vertex_id, key.subtask) for key in world.finishes)
+    return set(counts.values()) == {1}
+
+
+def test_finished_work_waits_for_its_worker_and_only_what_ran_there_runs_again() -> None:
+    world = started(chain(6), options=WAITING)
+    finish(world, "s", [0])
+    worker, key = holder_of(world, "s", 0)
+    assert worker.running
+    lose(world, worker.worker_id)
+    assert resets_of(world) == {}
+    assert world.timers[RESTART_WAIT_TIMER + worker.worker_id] == 20
+    finish(world, "s", range(1, 6))
+    register(world, worker.worker_id)
+    assert RESTART_WAIT_TIMER + worker.worker_id not in world.timers
+    assert graph_of(world).vertex_at("s", key.subtask).available
+    world.run_to_end()
+    assert finished_once(world)
+    assert world.output() == list(range(8))
+
+
+def test_what_needs_the_awaited_work_waits_and_the_job_says_so() -> None:
+    world = started(chain(6), options=WAITING)
+    finish(world, "s")
+    worker, _ = holder_of(world, "s", 0)
+    ran_there = set(worker.running)
+    lose(world, worker.worker_id)
+    for reader, key in world.tasks():
+        world.finish(reader, key)  # it had read everything already
+    world.deliver_pending()
+    assert [key for _, key in world.tasks()] == []
+    assert world.scheduler is not None
+    assert world.scheduler.waiting == (
+        f"waiting for {worker.worker_id} to be started again with the finished work on its disk"
+    )
+    register(world, worker.worker_id)
+    assert world.scheduler.waiting == ""
+    assert {key.subtask for _, key in world.tasks()} == {key.subtask for key in ran_there}
+    world.run_to_end()
+    assert finished_once(world)
+
+
+def test_readers_are_started_anew_when_the_worker_is_back() -> None:
+    """It serves at another address, and they would go on asking at the old one."""
+    world = started(chain(6), options=WAITING)
+    finish(world, "s")
+    worker, _ = holder_of(world, "s", 0)
+    lose(world, worker.worker_id)
+    reading = [key for _, key in world.tasks()]
+    assert reading
+    register(world, worker.worker_id)
+    assert not {key for _, key in world.tasks()} & set(reading)
+    world.run_to_end()
+    assert finished_once(world)
+
+
+def test_a_job_that_has_ended_waits_for_nobody() -> None:
+    world = started(chain(6), options=WAITING)
+    finish(world, "s")
+    finish(world, "m")
+    finish(world, "k", range(5))
+    ((last, key),) = world.tasks()
+    lose(world, next(worker_id for worker_id in world.workers if worker_id != last.worker_id))
+    world.finish(last, key)
+    world.deliver_pending()
+    assert world.ended is JobState.FINISHED
+    assert world.scheduler is not None
+    assert world.scheduler.waiting == ""
+
+
+def test_work_whose_worker_stays_away_runs_again_when_its_time_is_over() -> None:
+    world = started(chain(6), options=WAITING)
+    finish(world, "s")
+    worker, _ = holder_of(world, "s", 0)
+    lost = stored_by(world, worker.worker_id, "s")
+    lose(world, worker.worker_id)
+    assert resets_of(world) == {}
+    fire(world, RESTART_WAIT_TIMER + worker.worker_id)
+    assert resets_of(world) == {("s", "WORKER_LOST"): lost}
+    world.run_to_end()
+    assert world.output() == list(range(8))
+
+
+def test_what_the_worker_does_not_bring_back_runs_again_at_once() -> None:
+    world = started(chain(6), options=WAITING)
+    finish(world, "s")
+    worker, key = holder_of(world, "s", 0)
+    lose(world, worker.worker_id)
+    worker.delete(key)
+    register(world, worker.worker_id)
+    assert resets_of(world) == {("s", "PARTITION_MISSING"): [key.subtask]}
+    world.run_to_end()
+    assert world.output() == list(range(8))
+
+
+def test_a_worker_that_dies_again_during_a_recovery_is_awaited_again() -> None:
+    """It had brought its work back to the new leader; another worker keeps the recovery open."""
+    world = started(chain(6), options=WAITING)
+    finish(world, "s")
+    next_leader(world)
+    register(world, "tm-0", "tm-1")
+    assert graph_of(world).state is JobState.RECONCILING
+    lose(world, "tm-0")
+    assert {subtask for _, subtask in recovery_of(world).awaited} == {
+        *stored_by(world, "tm-0", "s"),
+        *stored_by(world, "tm-2", "s"),
+    }
+    register(world, "tm-2")
+    assert graph_of(world).state is JobState.RECONCILING
+    register(world, "tm-0")
+    assert graph_of(world).state is JobState.RUNNING
+    world.run_to_end()
+    assert finished_once(world)
+
+
+def test_a_worker_that_stays_away_during_a_recovery_is_missed_when_its_time_is_over() -> None:
+    world = started(chain(6), options=WAITING)
+    finish(world, "s")
+    next_leader(world)
+    register(world, "tm-0", "tm-1")
+    lost = stored_by(world, "tm-0", "s")
+    lose(world, "tm-0")
+    register(world, "tm-2")
+    fire(world, RESTART_WAIT_TIMER + "tm-0")
+    assert graph_of(world).state is JobState.RUNNING
+    assert [subtask for each in resets_of(world).values() for subtask in each] == lost
+    world.run_to_end()
+    assert world.output() == list(range(8))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_subtask_finishes_twice_however_often_workers_and_leaders_die(seed: int) -> None:
+    """As long as each worker comes back with its disk before its time is over."""
+    world = SchedulerWorld(chain(6), seed=seed, options=WAITING)
+    world.flush_probability = 1.0
+    world.lead()
+    register(world)
+    away: list[str] = []
+    for _ in range(60):
+        world.deliver_pending()
+        tasks = world.tasks()
+        if world.ended is not None:
+            break
+        draw = world.random.random()
+        if draw < 0.5 and tasks:
+            world.finish(*world.random.choice(tasks))
+        elif draw < 0.75 and len(away) < 2:
+            away.append(world.random.choice(sorted(set(world.workers) - set(away))))
+            lose(world, away[-1])
+        elif draw < 0.9 and away:
+            register(world, away.pop(0))
+        elif draw >= 0.9:
+            next_leader(world)
+            register(world, *sorted(set(world.workers) - set(away)))
+    register(world, *away)
+    world.run_to_end()
+    assert finished_once(world)
+    assert world.output() == list(range(8))
