@@ -38,7 +38,7 @@ class Issued:
 
 
 class Authority:
-    """Issues certificates that hold `days` days from `now` on; below zero they are over already."""
+    """Issues certificates that hold `days` days from `now` on."""
 
     def __init__(self, now: datetime, days: float, name: str = "Holdover test authority") -> None:
         self._now = now
@@ -46,7 +46,7 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._certificate = (
-            self._builder(self._name, self._key.public_key(), max(days, 1.0))
+            self._builder(self._name, self._key.public_key(), days)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(signs_certificates=True), critical=True)
             .sign(self._key, hashes.SHA256())
@@ -57,15 +57,18 @@ class Authority:
         """The authority's own certificate and key."""
         return Issued(_pem(self._certificate), _key_pem(self._key))
 
-    def issue(self, name: str, hosts: Sequence[str]) -> Issued:
-        """A certificate for a process that is reached at `hosts` and calls others as well."""
+    def issue(self, name: str, hosts: Sequence[str], days: float | None = None) -> Issued:
+        """A certificate for a process that is reached at `hosts` and calls others as well.
+
+        It holds as long as the authority, or `days`; with less than none it is over already.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if hosts:
             usage.append(ExtendedKeyUsageOID.SERVER_AUTH)
         builder = (
-            self._builder(subject, key.public_key(), self._days)
+            self._builder(subject, key.public_key(), self._days if days is None else days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usage), critical=False)

@@ -152,8 +152,7 @@ def test_a_certificate_that_nobody_would_accept_is_told_at_start(
 ) -> None:
     """In one sentence, with option and file."""
     issuer = authority()
-    issuer._days = -1
-    install(tmp_path, issuer.issue("old", LOCAL_HOSTS), issuer)
+    install(tmp_path, issuer.issue("old", LOCAL_HOSTS, days=-1), issuer)
     defines = [text for pair in options_of(tmp_path).items() for text in ("-D", "=".join(pair))]
     ended = subprocess.run(
         [sys.executable, "-m", module, *defines],

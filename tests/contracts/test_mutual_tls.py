@@ -119,10 +119,7 @@ async def test_a_server_whose_certificate_has_expired_is_not_believed(
 
 
 def _install_expired(directory: Path, issuer: Authority) -> None:
-    # The authority itself is valid, as are all others that it has issued.
-    issuer._days = -0.001
-    install(directory, issuer.issue("expired", LOCAL_HOSTS), issuer)
-    issuer._days = 30
+    install(directory, issuer.issue("expired", LOCAL_HOSTS, days=-0.001), issuer)
 
 
 async def test_a_server_must_have_the_name_that_is_called(start: Start, tmp_path: Path) -> None:

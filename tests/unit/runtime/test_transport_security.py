@@ -78,8 +78,7 @@ def test_a_key_with_a_password_is_refused(tmp_path: Path) -> None:
 
 def test_an_expired_certificate_is_refused_with_its_date(tmp_path: Path) -> None:
     issuer = authority()
-    issuer._days = -1
-    install(tmp_path, issuer.issue("old", LOCAL_HOSTS), issuer)
+    install(tmp_path, issuer.issue("old", LOCAL_HOSTS, days=-1), issuer)
     assert f"{tmp_path}/own.pem: the certificate of CN=old expired at 20" in problem(tmp_path)
 
 
