@@ -19,7 +19,7 @@ PYTHONS ?= python3.12 python3.13
 # How long `make chaos` kills processes.
 DURATION ?= 30 min
 
-.PHONY: setup demo test lint format bench soak chaos determinism proto docs clean
+.PHONY: setup demo test lint format bench soak every-step chaos determinism proto docs clean
 .DEFAULT_GOAL := setup
 
 setup: $(INSTALLED) $(STUBS)
@@ -71,6 +71,11 @@ bench: setup $(BENCH_LOCKED)
 soak: setup
 	$(BIN)/holdover simulate swarm --seeds 0..$$(($(SEEDS) - 1)) --jobs $$(nproc) $(ARGS)
 	$(BIN)/holdover simulate swarm-double --seeds 0..$$(($(SEEDS) - 1)) --jobs $$(nproc) $(ARGS)
+
+# A leader, or a worker, dies after each single step of its own, and again in the recovery: what
+# `make test` does with every so-many-th step. It takes an hour or so.
+every-step: setup
+	HOLDOVER_EVERY_STEP=1 $(BIN)/python -m pytest -rA tests/simulation/test_death_at_every_step.py $(ARGS)
 
 # TPC-H jobs on local processes that are killed every few seconds; each result is DuckDB's, or it fails.
 chaos: setup

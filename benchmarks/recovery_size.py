@@ -21,7 +21,7 @@ from holdover.errors import ClusterError
 from holdover.ids import AttemptKey
 from holdover.runtime.real import real_runtime
 from holdover.v1 import common_pb2, events_pb2, job_pb2
-from holdover.v1.jobmanager_pb2 import RecoveryReport
+from holdover.v1.jobmanager_pb2 import WORKER_RETURN_KIND_IN_TIME, RecoveryReport
 from jobmanager.job_store import JobStore
 
 _JOB_ID = "large"
@@ -162,7 +162,12 @@ def _check(workers: LightTaskManagers, report: RecoveryReport) -> None:
     workers.check()
     kept = sum(vertex.kept for vertex in report.vertices)
     if kept != _PARTITIONS or report.restarted_reason:
-        raise RuntimeError(f"{kept} of {_PARTITIONS} partitions were kept: {report}")
+        back = sum(worker.kind == WORKER_RETURN_KIND_IN_TIME for worker in report.workers)
+        phases = {phase.name: phase.duration_ms for phase in report.phases}
+        raise RuntimeError(
+            f"{kept} of {_PARTITIONS} partitions were kept, {back} of {_WORKERS} TaskManagers came"
+            f" in time, phases in ms {phases}; {report.restarted_reason}"
+        )
 
 
 def _cpu_s(pid: int) -> float:

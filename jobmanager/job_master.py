@@ -29,7 +29,7 @@ from jobmanager.event_store import (
 from jobmanager.event_store.disabled import DisabledJobEventWriter
 from jobmanager.job_files import RETRY_DELAY_S_MAX, JobFiles
 from jobmanager.job_options import event_writer_settings, restart_strategy, scheduler_options
-from jobmanager.job_recovery import recover_job
+from jobmanager.job_recovery import begin_unrecorded, recover_job
 from jobmanager.job_status import JobHistory, internal_failure, job_status, result_files
 from jobmanager.job_store import JobStore, StoredJob, newest_reports
 from jobmanager.recovery import RecoveryObserver
@@ -127,21 +127,17 @@ class JobMaster:
             services.leading_age_s(),
         )
         await self._reports.begin(observer)
-        replayed_sequence = 0
-        if self._recoverable:
-            recovered = await recover_job(self._disk, services.store, self.job.graph, observer)
-            self._scheduler = self._new_scheduler(recovered.graph)
-            self._history.replayed(recovered.history)
-            replayed_sequence = recovered.last_sequence
-        else:
-            observer.restarted("execution.batch.job-recovery.enabled is false for this job")
-        if not replayed_sequence:
+        recover = recover_job if self._recoverable else begin_unrecorded
+        recovered = await recover(self._disk, services.store, self.job.graph, observer)
+        self._scheduler = self._new_scheduler(recovered.graph)
+        self._history.replayed(recovered.history)
+        if not recovered.last_sequence:
             await self._files.withdraw_output()
         self._recovery_counted = True
         loop = asyncio.get_running_loop()
         survived = loop.call_later(RECOVERY_SURVIVED_S, self._recovery_is_survived)
         self._timers["recovery survived"] = survived
-        self._open_events(replayed_sequence)
+        self._open_events(recovered.last_sequence)
         self._run(sig.RecoveryStarted(tuple(previous_workers) if self._recoverable else ()))
 
     def _new_scheduler(self, graph: ExecutionGraph) -> Scheduler:
@@ -228,8 +224,9 @@ class JobMaster:
                 decision = self._handle(signal)
                 if reply is not None and not reply.done():
                     reply.set_result(decision)
-                # However many signals wait, heartbeats are answered between two of them.
-                await asyncio.sleep(0)
+                if self._inbox:
+                    # However many signals wait, heartbeats are answered between two of them.
+                    await asyncio.sleep(0)
             self._room.set()
             self._wake.clear()
             await self._wake.wait()
@@ -441,11 +438,13 @@ class JobMaster:
         """Cancel the job; durable when this returns.
 
         Raises:
-            EventStoreDegraded: it could not be made durable in time; the job is being cancelled
-            all the same.
+            EventStoreDegraded, OSError: it could not be made durable in time; the job is being
+            cancelled all the same.
         """
         await self.ask(sig.CancelRequested())
         await self._events.flush()
+        if not self._recoverable and self._scheduler.graph.cancel_requested:
+            await self._services.store.mark_cancelled(self.job_id)
         return self._scheduler.graph.state
 
     @property

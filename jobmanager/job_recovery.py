@@ -73,6 +73,20 @@ async def recover_job(
     return RecoveredJob(replayed.graph, replayed.history, replayed.findings.last_sequence)
 
 
+async def begin_unrecorded(
+    _disk: Disk, store: JobStore, job: job_pb2.JobGraph, observer: RecoveryObserver
+) -> RecoveredJob:
+    """Begin a job anew that has no log, because its recovery is switched off. That a client has
+    cancelled it is the one thing that is not forgotten (P47).
+    """
+    observer.restarted("execution.batch.job-recovery.enabled is false for this job")
+    begun = RecoveredJob(ExecutionGraph(job))
+    if await store.is_cancelled(job.job_id):
+        requested = events_pb2.JobCancelRequested()
+        begun.graph.apply(events_pb2.JobEvent(cancel_requested=requested))
+    return begun
+
+
 async def _begin_anew(
     disk: Disk, store: JobStore, job: job_pb2.JobGraph, observer: RecoveryObserver
 ) -> None:

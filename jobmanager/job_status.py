@@ -11,7 +11,7 @@ from holdover.v1 import common_pb2, events_pb2, job_pb2, jobmanager_pb2
 from jobmanager.job_store import StoredJob
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.scheduler import Scheduler
-from jobmanager.scheduler.states import JobState
+from jobmanager.scheduler.states import TERMINAL_JOB_STATES, JobState
 from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex
 
 HISTORY_ENTRIES_MAX = 500
@@ -61,8 +61,11 @@ class JobHistory:
             )
 
     def changes(self) -> list[events_pb2.JobStateChanged]:
-        """The changes, oldest first."""
-        return list(self._changes)
+        """The changes that the event log tells of, oldest first. The end is none of them: it counts
+        when the job's summary is stored, and until then a next leader has to bring it about.
+        """
+        ends = [state.value for state in TERMINAL_JOB_STATES]
+        return [change for change in self._changes if change.state not in ends]
 
     def entries(self) -> Iterable[jobmanager_pb2.JobStateEntry]:
         """For a JobStatus: CREATED, then the changes."""

@@ -265,6 +265,15 @@ class JobStore:
         """Whether the job has had events, be they there or gone (case P09)."""
         return await self._disk.stat(self._mark_path(job_id)) is not None
 
+    async def mark_cancelled(self, job_id: str) -> None:
+        """Say durably that a client has cancelled a job which has no event log (case P47)."""
+        if await self._disk.stat(self._job_directory(job_id)) is not None:  # it has not ended yet
+            await self._disk.publish(self._cancelled_path(job_id), b"")
+
+    async def is_cancelled(self, job_id: str) -> bool:
+        """Whether that has been said."""
+        return await self._disk.stat(self._cancelled_path(job_id)) is not None
+
     async def write_recovery_reports(self, job_id: str, reports: Sequence[RecoveryReport]) -> None:
         """Keep a job's recovery reports, oldest first, for later leaders (case P50).
 
@@ -339,6 +348,9 @@ class JobStore:
 
     def _mark_path(self, job_id: str) -> str:
         return f"{self._job_directory(job_id)}/events-recorded"
+
+    def _cancelled_path(self, job_id: str) -> str:
+        return f"{self._job_directory(job_id)}/cancelled"
 
     def _reports_path(self, job_id: str) -> str:
         return f"{self._job_directory(job_id)}/recovery-reports.pb"

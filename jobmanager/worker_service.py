@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 import grpc
 import grpc.aio
 
+from holdover.coordination.rpc_call import RETRY_AFTER_METADATA
 from holdover.errors import InvalidId
 from holdover.ids import AttemptKey, resource_id
 from holdover.v1 import common_pb2, taskmanager_pb2, taskmanager_pb2_grpc
 from jobmanager.leader_state import LeadershipServices, LeaderState
+from jobmanager.registration_admission import ComeAgain, RegistrationAdmission
 from jobmanager.resource_manager import RegistrationOutdated
 from jobmanager.scheduler import signals as sig
 from jobmanager.worker_connection import WorkerConnection
@@ -92,42 +94,49 @@ class WorkerService(taskmanager_pb2_grpc.ResourceManagerServicer):
 
     def __init__(self, state: LeaderState) -> None:
         self._state = state
+        self._admission = RegistrationAdmission(state.runtime.clock)
 
     async def Register(  # noqa: N802
         self, request_iterator: AsyncIterator[taskmanager_pb2.RegisterRequest], context: Context
     ) -> AsyncIterator[taskmanager_pb2.RegisterResponse]:
         """See the proto."""
         inventory = Inventory()
-        try:
-            async for message in request_iterator:
-                inventory.add(message)
-        except (ValueError, InvalidId) as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        header = inventory.header
-        if header is None or not inventory.complete:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, "a registration needs a header and an end"
-            )
+        header = await _header_of(request_iterator, inventory, context)
         services = await self._state.leading(context, header.leader_epoch)
         try:
-            worker, refreshed = services.resources.register(header)
+            async with self._admission.turn():
+                # Not by `yield`: a call that is cancelled there would keep its turn.
+                admitted = taskmanager_pb2.RegisterAdmitted(leader_epoch=services.epoch)
+                await context.write(taskmanager_pb2.RegisterResponse(admitted=admitted))
+                await _read(request_iterator, inventory, context)
+                services = await self._state.leading(context, header.leader_epoch)
+                worker, refreshed = services.resources.register(header)
+                rejected = await self._tell_jobs(services, worker, inventory, refreshed)
         except RegistrationOutdated as error:
             await context.abort(grpc.StatusCode.ABORTED, str(error))
-        rejected = await self._tell_jobs(services, worker, inventory, refreshed)
-        resource_options = services.resources.options
-        accepted = taskmanager_pb2.RegisterAccepted(
-            leader_epoch=services.epoch,
-            registration_id=worker.registration_id,
-            heartbeat_interval_ms=round(resource_options.heartbeat_interval_s * 1000),
-            heartbeat_timeout_ms=round(resource_options.heartbeat_timeout_s * 1000),
-        )
-        yield taskmanager_pb2.RegisterResponse(accepted=accepted)
+        except ComeAgain as later:
+            retry_after_ms = str(round(later.retry_after_s * 1000))
+            context.set_trailing_metadata(((RETRY_AFTER_METADATA, retry_after_ms),))
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(later))
+        yield taskmanager_pb2.RegisterResponse(accepted=self._accepted(services, worker))
         for reason, attempts in rejected:
             for start in range(0, len(attempts), REJECTED_PER_MESSAGE):
                 chunk = taskmanager_pb2.RejectedChunk(
                     attempts=attempts[start : start + REJECTED_PER_MESSAGE], reason=reason
                 )
                 yield taskmanager_pb2.RegisterResponse(rejected=chunk)
+
+    def _accepted(
+        self, services: LeadershipServices, worker: WorkerConnection
+    ) -> taskmanager_pb2.RegisterAccepted:
+        spread_s = self._admission.load.spread_s(services.resources.worker_count)
+        return taskmanager_pb2.RegisterAccepted(
+            leader_epoch=services.epoch,
+            registration_id=worker.registration_id,
+            heartbeat_interval_ms=round(services.resources.options.heartbeat_interval_s * 1000),
+            heartbeat_timeout_ms=round(services.resources.options.heartbeat_timeout_s * 1000),
+            reconnect_spread_ms=round(spread_s * 1000),
+        )
 
     async def _tell_jobs(
         self,
@@ -266,3 +275,32 @@ class WorkerService(taskmanager_pb2_grpc.ResourceManagerServicer):
         if worker is not None:
             services.resources.lose(worker, f"it left: {request.reason}")
         return taskmanager_pb2.UnregisterResponse(leader_epoch=services.epoch)
+
+
+async def _header_of(
+    requests: AsyncIterator[taskmanager_pb2.RegisterRequest], inventory: Inventory, context: Context
+) -> taskmanager_pb2.RegisterHeader:
+    """Read the first message; ends the call when it is no header."""
+    try:
+        inventory.add(await anext(requests))
+    except StopAsyncIteration:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a registration needs a header")
+    except (ValueError, InvalidId) as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    assert inventory.header is not None
+    return inventory.header
+
+
+async def _read(
+    requests: AsyncIterator[taskmanager_pb2.RegisterRequest], inventory: Inventory, context: Context
+) -> None:
+    """Read all the rest; ends the call when it is no inventory."""
+    try:
+        async for message in requests:
+            inventory.add(message)
+    except (ValueError, InvalidId) as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    if not inventory.complete:
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, "a registration needs a header and an end"
+        )

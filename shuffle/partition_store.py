@@ -86,6 +86,10 @@ class PartitionStore:
             execution for executions in self._by_job.values() for execution in executions.values()
         ]
 
+    def newest_epoch(self, job_id: str) -> int:
+        """The highest leader epoch of what is held of a job; 0 for nothing."""
+        return max((key.epoch for key in self._by_job.get(job_id, ())), default=0)
+
     def oldest(self, skipped: int, count: int) -> list[AttemptKey]:
         """At most `count` attempts, by age, without the `skipped` oldest."""
         return list(islice(self._by_age, skipped, skipped + count))

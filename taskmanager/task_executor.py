@@ -159,10 +159,7 @@ class TaskExecutor:
         return len(self._deletions)
 
     def take_up_found(self) -> None:
-        """Before `start`: keep what was found on the disk for a leader, as after the loss of one.
-
-        Its epochs tell that leaders of older ones are over.
-        """
+        """Before `start`: keep what was found on the disk, as after the loss of a leader."""
         now_s = self._clock.monotonic_s()
         for job_id in self._finished.jobs:
             self._graphs.note_recovery_enabled(job_id)
@@ -172,10 +169,6 @@ class TaskExecutor:
             _log.info(
                 "keeping what is finished", job_id=job_id, at_most_s=self._registration_timeout_s
             )
-        for execution in self._finished.inventory():
-            epoch = execution.attempt.leader_epoch
-            if epoch > self.connection.epoch_seen:
-                self.connection.admit(epoch)
 
     def start(self, address: str) -> None:
         """Begin to look for a leader; `address` is host:port of the service in front of this."""
@@ -268,7 +261,9 @@ class TaskExecutor:
 
     async def release_job(self, job_id: str, reason: str) -> None:
         """See `ExecutorCalls`."""
-        self._release(job_id, reason)
+        current = self.connection.current
+        if current is None or not self._outranks(job_id, current.epoch):
+            self._release(job_id, reason)
         released = self._releases.get(job_id)
         if released is not None:
             await released.wait()
@@ -299,14 +294,16 @@ class TaskExecutor:
         """See `JobManagerListener`."""
         epoch = answer.accepted.leader_epoch
         for job in self._jobs.values():
-            job.registered(epoch)
+            if not self._outranks(job.job_id, epoch):
+                job.registered(epoch)
         self._deadlines_changed.set()
         self._reports.drop(lambda key: key.epoch < epoch, keep_finished=True)
-        for reason in dict.fromkeys(reason for _, reason in answer.rejected):
-            keys = [key for key, why in answer.rejected if why == reason]
+        rejected = [(key, why) for key, why in answer.rejected if key.epoch <= epoch]
+        for reason in dict.fromkeys(reason for _, reason in rejected):
+            keys = [key for key, why in rejected if why == reason]
             self.release_attempts(keys)
             _log.info("the JobManager rejected executions", reason=reason, count=len(keys))
-        for job_id in dict.fromkeys(key.job_id for key, _ in answer.rejected):
+        for job_id in dict.fromkeys(key.job_id for key, _ in rejected):
             if not self._finished.holds(job_id) and not self._slots.occupants(job_id):
                 self._release(job_id, "the JobManager rejected all that was held")
         self._calls.wake_reporter()
@@ -327,7 +324,14 @@ class TaskExecutor:
 
     def job_ended(self, job_id: str) -> None:
         """See `JobManagerListener`."""
-        self._release(job_id, "the JobManager says that it has ended")
+        current = self.connection.current
+        if current is None or not self._outranks(job_id, current.epoch):
+            self._release(job_id, "the JobManager says that it has ended")
+
+    def _outranks(self, job_id: str, epoch: int) -> bool:
+        """Whether what was found of a job is of a later leader than this one, which cannot judge it
+        (P36): it is kept for its own time. Only a restart forgets which leaders are over."""
+        return self._finished.newest_epoch(job_id) > epoch
 
     def heartbeat(self) -> HeartbeatRequest:
         """See `JobManagerListener`."""

@@ -16,6 +16,8 @@ from shuffle.finished_record import RECORD_SUFFIX
 _TASKMANAGERS_OWN = ("lock", "generated", "tasks.log")
 # Directories of the storage that hold something for each unfinished job.
 _UNFINISHED = "jobs"
+# From a task's last word to its report's arrival at the JobManager, on a busy machine.
+_REPORT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +27,14 @@ class Rerun:
     Attributes:
         subtask: vertex and number.
         seen_wall_s: when its finished work was seen.
+        unheard: its TaskManager was killed so soon after it had finished that the JobManager, which
+            lived on, need not have heard of it.
         lines: all that the subtask said, oldest first.
     """
 
     subtask: Subtask
     seen_wall_s: float
+    unheard: bool
     lines: tuple[LedgerLine, ...]
 
     def __str__(self) -> str:
@@ -46,12 +51,12 @@ class FinishedWork:
     """
 
     def __init__(self) -> None:
-        self._seen_wall_s: dict[Subtask, float] = {}
+        #: When each was seen first, and whether its TaskManager alone had just been killed.
+        self._seen: dict[Subtask, tuple[float, bool]] = {}
 
-    def look(self, finished: Iterable[Subtask], wall_s: float) -> None:
-        """Take note of what is finished at that moment."""
-        for subtask in finished:
-            self._seen_wall_s.setdefault(subtask, wall_s)
+    def look(self, subtask: Subtask, wall_s: float, *, only_its_taskmanager_killed: bool) -> None:
+        """Take note of one that is finished at that moment."""
+        self._seen.setdefault(subtask, (wall_s, only_its_taskmanager_killed))
 
     def reruns(self, lines: Iterable[LedgerLine]) -> list[Rerun]:
         """Those that have begun again afterwards, by the word of the tasks."""
@@ -59,22 +64,31 @@ class FinishedWork:
         for line in lines:
             said.setdefault(line.key, []).append(line)
         return [
-            Rerun(subtask, seen_wall_s, tuple(said[subtask]))
-            for subtask, seen_wall_s in self._seen_wall_s.items()
-            if any(
-                line.what == "start" and line.wall_s > seen_wall_s for line in said.get(subtask, ())
+            Rerun(
+                subtask,
+                seen_s,
+                killed and not _ended_before(said[subtask], seen_s - _REPORT_S),
+                tuple(said[subtask]),
             )
+            for subtask, (seen_s, killed) in self._seen.items()
+            if any(line.what == "start" and line.wall_s > seen_s for line in said.get(subtask, ()))
         ]
 
 
-def finished_on_disk(partitions: Path) -> dict[str, list[Subtask]]:
-    """Subtasks of which a finished attempt is recorded below a directory, by job."""
-    found: dict[str, list[Subtask]] = {}
+def _ended_before(lines: Iterable[LedgerLine], wall_s: float) -> bool:
+    return any(line.what == "end" and line.wall_s < wall_s for line in lines)
+
+
+def finished_on_disk(partitions: Path) -> Iterator[tuple[str, str, Subtask]]:
+    """Subtasks of which a finished attempt is recorded below a directory: TaskManager, job, which.
+
+    Each TaskManager has a directory of its name there.
+    """
     for record in sorted(partitions.glob(f"*/*/shuffle/*/*{RECORD_SUFFIX}")):
         stem = record.name.removesuffix(RECORD_SUFFIX)
         vertex_id, subtask, _attempt, _epoch = stem.rsplit("-", 3)
-        found.setdefault(record.parent.name, []).append((vertex_id, int(subtask)))
-    return found
+        taskmanager = record.relative_to(partitions).parts[0]
+        yield taskmanager, record.parent.name, (vertex_id, int(subtask))
 
 
 def left_files(partitions: Path, storage: Path, outputs: Path) -> list[str]:

@@ -31,7 +31,7 @@ class ChaosPlan:
     slots: int = 2
     streams: int = 3
     pause_s: tuple[float, float] = (2.0, 8.0)
-    job_timeout_s: float = 240.0
+    job_timeout_s: float = 600.0
 
 
 @dataclass(slots=True)
@@ -46,6 +46,8 @@ class ChaosFacts:
         durations_s: of each finished job, by query.
         subtasks: tasks that had work to do, in all jobs.
         ran_again: of these, those that were not finished when a process died, and ran again.
+        unheard: those that had finished less than a second before their TaskManager was killed, so
+            that the living JobManager need not have heard of it, and began again.
         lost: finished work that ran again although its TaskManager's disk lived; one text each.
         wrong: jobs that failed, or whose result is not DuckDB's.
         stuck: jobs that did not end in time.
@@ -61,6 +63,7 @@ class ChaosFacts:
     durations_s: dict[int, list[float]] = field(default_factory=dict)
     subtasks: int = 0
     ran_again: int = 0
+    unheard: int = 0
     lost: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
@@ -104,6 +107,7 @@ class ChaosFacts:
             "job_s_max": round(self._longest_s(), 3),
             "subtasks": self.subtasks,
             "ran_again_unfinished": self.ran_again,
+            "ran_again_unheard": self.unheard,
             "parked": self.parked,
             **{what.replace(" ", "_"): texts for what, texts in self.problems.items()},
         }
@@ -125,6 +129,7 @@ class ChaosFacts:
             yield f"  TPC-H Q{number}, scale {plan.scale:g}", f"{len(durations_s)}; {times}"
         yield "subtasks", str(self.subtasks)
         yield "  had not finished, ran again", str(self.ran_again)
+        yield "  finished unheard, ran again", str(self.unheard)
         yield "jobs parked and retried", str(self.parked)
         for what, texts in self.problems.items():
             yield what, str(len(texts))

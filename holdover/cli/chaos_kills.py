@@ -66,13 +66,13 @@ class Killer:
     """Kills processes of a cluster and starts them again at once, as a supervisor would."""
 
     def __init__(
-        self, cluster: LocalCluster, say: Callable[[str], None], look: Callable[[], None]
+        self, cluster: LocalCluster, say: Callable[[str], None], look: Callable[[Stroke], None]
     ) -> None:
         """
         Args:
             cluster: running.
             say: is told every stroke.
-            look: is called when the victims are dead and nothing has been started again.
+            look: is called when a stroke's victims are dead and none has been started again.
         """
         self._cluster = cluster
         self._say = say
@@ -117,7 +117,7 @@ class Killer:
         )
         self.made[stroke.kind] += 1
         self.killed += len(names)
-        self._look()
+        self._look(stroke)
         for name in names:
             self._start(name)
 

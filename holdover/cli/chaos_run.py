@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdover.cli.chaos_evidence import FinishedWork, finished_on_disk, left_files, orphans
 from holdover.cli.chaos_facts import ChaosFacts, ChaosPlan
-from holdover.cli.chaos_kills import Killer, strokes
+from holdover.cli.chaos_kills import Killer, Stroke, strokes
 from holdover.cli.local_cluster import LocalCluster
 from holdover.cli.tpch.check import compare, read_output, reference
 from holdover.cli.tpch.data import TpchData
@@ -192,9 +192,12 @@ class Chaos:
         compared = compare(query, result, self._expected[run.number])
         lines = read_ledger(run.ledger)
         starts = Counter(line.key for line in lines if line.what == "start")
-        lost = [f"{run.job_id} {rerun}" for rerun in run.finished_work.reruns(lines)]
+        reruns = run.finished_work.reruns(lines)
+        lost = [f"{run.job_id} {rerun}" for rerun in reruns if not rerun.unheard]
+        unfinished = sum(count > 1 for count in starts.values()) - len(reruns)
         self.facts.subtasks += len(starts)
-        self.facts.ran_again += sum(count > 1 for count in starts.values()) - len(lost)
+        self.facts.ran_again += unfinished
+        self.facts.unheard += len(reruns) - len(lost)
         self.facts.lost += lost
         for text in lost:
             self._say(f"finished work lost: {text}")
@@ -214,7 +217,11 @@ class Chaos:
         try:
             async with asyncio.timeout(_ANSWER_S):
                 status = (await client.describe(run.job_id)).status
-                told = f"{state_name(status.state)} {status.waiting}\n{status}"
+                told = (
+                    f"{state_name(status.state)}, {status.subtasks_finished} of"
+                    f" {status.subtasks_total} subtasks finished, {status.recoveries} recoveries"
+                    f" {status.waiting}"
+                )
                 await client.cancel(run.job_id)
         except (TimeoutError, HoldoverError) as error:
             told = f"nobody says anything about it: {error!r}"
@@ -224,13 +231,15 @@ class Chaos:
 
     # ------------------------------------------------------------------ evidence
 
-    def _look(self) -> None:
+    def _look(self, stroke: Stroke) -> None:
         """Note all finished work that is on the disks while the victims of a stroke are dead."""
         wall_s = time.time()
-        for job_id, subtasks in finished_on_disk(self._partitions).items():
-            run = self._running.get(job_id)
-            if run is not None:
-                run.finished_work.look(subtasks, wall_s)
+        victims = [self._cluster.taskmanager_name(index) for index in stroke.taskmanagers]
+        for taskmanager, job_id, subtask in finished_on_disk(self._partitions):
+            alone = taskmanager in victims and not stroke.jobmanager
+            if job_id in self._running:
+                work = self._running[job_id].finished_work
+                work.look(subtask, wall_s, only_its_taskmanager_killed=alone)
 
     @property
     def _partitions(self) -> Path:

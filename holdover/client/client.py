@@ -43,6 +43,7 @@ from holdover.v1.jobmanager_pb2 import (
     RecoveryReport,
     ResultFile,
     RetryJobRequest,
+    RetryJobResponse,
     SubmitJobResponse,
     SubtaskStatus,
     TaskManagerStatus,
@@ -233,9 +234,31 @@ class Client:
         return answer.state
 
     async def retry(self, job_id: str) -> None:
-        """Take up a parked job again."""
+        """Take up a parked job again. Raises RequestRefused for a job that is not parked.
+
+        The leader may die of the answer: a job that an attempt of this call has taken up already is
+        no mistake.
+        """
         request = RetryJobRequest(job_id=ids.job_id(job_id))
-        await self._leader.ask(lambda stub: stub.RetryJob, request, job_id=job_id)
+        arrived = False
+
+        async def attempt(stub: JobManagerAsyncStub, timeout_s: float) -> RetryJobResponse:
+            nonlocal arrived
+            request.leader_epoch = self._leader.epoch
+            try:
+                return await stub.RetryJob(request, timeout=timeout_s)
+            except grpc.aio.AioRpcError as error:
+                arrived = arrived or may_have_arrived(error)
+                raise
+
+        try:
+            await self._leader.call(attempt, job_id=job_id)
+        except RequestRefused:
+            if not arrived:
+                raise
+            described = await self.describe(job_id)
+            if described.status.state == JobState.JOB_STATE_PARKED:
+                raise
 
     async def results(self, job_id: str) -> list[ResultFile]:
         """The committed output files of a finished job, in order.

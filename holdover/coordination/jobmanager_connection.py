@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import grpc.aio
 
 from holdover import config as options
 from holdover.config import Configuration
+from holdover.coordination.first_of import first_of
 from holdover.coordination.heartbeat import RpcFailureCounter
 from holdover.coordination.leader import LeaderRetrieval
 from holdover.coordination.leader_finder import LeaderCandidate, LeaderFinder
 from holdover.coordination.registration import Inventory, RegistrationAnswer, register
+from holdover.coordination.registration_pace import RegistrationPace
 from holdover.coordination.rpc_call import CallFailed, answer
 from holdover.runtime import Runtime, may_be_insecure
 from holdover.runtime.log import Log
@@ -37,14 +39,10 @@ from holdover.v1.taskmanager_pb2_grpc import ResourceManagerStub
 if TYPE_CHECKING:
     from holdover.v1.taskmanager_pb2_grpc import ResourceManagerAsyncStub
 
-ResultT = TypeVar("ResultT")
-
 #: After a failed heartbeat the next follows this soon, or a tenth of the interval if that is less.
 _RETRY_S = 0.2
 #: A session stream is opened again after this time at the latest, so that it has a deadline (P54).
 _SESSION_MAX_S = 3_600.0
-#: A pause is drawn from this part of the back-off up to the whole, so that nobody marches in step.
-_JITTER_FROM = 0.5
 
 _log = Log(__name__)
 
@@ -130,8 +128,10 @@ class JobManagerConnection:
         self._retrieval = retrieval
         self._call_timeout_s = configuration.get(options.RPC_CALL_TIMEOUT)
         self._register_timeout_s = configuration.get(options.TASKMANAGER_REGISTRATION_CALL_TIMEOUT)
-        self._backoff_first_s = configuration.get(options.TASKMANAGER_REGISTRATION_INITIAL_BACKOFF)
-        self._backoff_max_s = configuration.get(options.TASKMANAGER_REGISTRATION_MAX_BACKOFF)
+        self._pace = RegistrationPace(
+            configuration.get(options.TASKMANAGER_REGISTRATION_INITIAL_BACKOFF),
+            configuration.get(options.TASKMANAGER_REGISTRATION_MAX_BACKOFF),
+        )
         self._failure_threshold = configuration.get(options.HEARTBEAT_RPC_FAILURE_THRESHOLD)
         self._epoch_seen = 0
         self._registrations_tried = 0
@@ -260,11 +260,13 @@ class JobManagerConnection:
     # ------------------------------------------------------------------ registering
 
     async def _register_with_someone(self) -> None:
-        backoff_s = self._backoff_first_s
+        pace, draw = self._pace, self._runtime.randomness.uniform
+        pace.start_anew()
         failures = 0
         while True:
             self._look_again.clear()
             self._record_changed.clear()
+            await asyncio.sleep(pace.spread_s(self._epoch_seen, draw))
             for candidate in await self._finder.candidates():
                 failure = await self._try(candidate)
                 if failure is None:
@@ -276,25 +278,23 @@ class JobManagerConnection:
                 level = _log.info if failures == 0 else _log.debug
                 level("cannot register", address=candidate.address, reason=failure)
             if not self._look_again.is_set():
-                failures += 1
+                failures = 0 if pace.put_off else failures + 1
                 if failures >= self._failures_max():
                     # It had only forgotten the registration; now it does not answer either.
                     self._lose("the JobManager does not answer while registering again")
                 if self._record_changed.is_set():
                     # It appeared while its address was tried: the next attempt is due at once.
-                    backoff_s = self._backoff_first_s
-                pause_s = self._runtime.randomness.uniform(_JITTER_FROM * backoff_s, backoff_s)
-                await _first_of(self._look_again.wait(), asyncio.sleep(pause_s))
-                backoff_s = min(backoff_s * 2, self._backoff_max_s)
+                    pace.start_anew()
+                await first_of(self._look_again.wait(), asyncio.sleep(pace.pause_s(draw)))
             if self._look_again.is_set():
                 # Another leader: it is about to be ready, however long its predecessor was away.
-                backoff_s = self._backoff_first_s
+                pace.start_anew()
 
     async def _try(self, candidate: LeaderCandidate) -> str | None:
         """One attempt; the reason when it failed."""
         self._trying = candidate
         try:
-            attempt = await _first_of(self._attempt(candidate), self._look_again.wait())
+            attempt = await first_of(self._attempt(candidate), self._look_again.wait())
         finally:
             self._trying = None
         return attempt if isinstance(attempt, str) or attempt is None else "a newer leader was seen"
@@ -310,7 +310,7 @@ class JobManagerConnection:
             taken = False
             try:
                 answered = await register(
-                    stub, header, self._listener.inventory(), self._register_timeout_s
+                    stub, header, self._listener.inventory, self._register_timeout_s
                 )
                 self.admit(answered.accepted.leader_epoch)
                 taken = True
@@ -318,6 +318,7 @@ class JobManagerConnection:
                 return str(over)
             except CallFailed as failed:
                 self._finder.hint(failed.leader_hint)
+                self._pace.put_off_for(failed.retry_after_s)
                 return str(failed)
             finally:
                 if not taken:
@@ -337,6 +338,7 @@ class JobManagerConnection:
             accepted.heartbeat_timeout_ms / 1000,
         )
         self._epoch_registered = accepted.leader_epoch
+        self._pace.registered(accepted.leader_epoch, accepted.reconnect_spread_ms / 1000)
         self._lost = False
         self._current = registration
         self._end = asyncio.get_running_loop().create_future()
@@ -477,20 +479,6 @@ class JobManagerConnection:
                     return
         finally:
             call.cancel()
-
-
-async def _first_of(
-    work: Coroutine[Any, Any, ResultT], other: Coroutine[Any, Any, Any]
-) -> ResultT | bool:
-    """The result of `work` when it ends first (or at the same time), True when the other does."""
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(other)]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    return True if tasks[0].cancelled() else tasks[0].result()
 
 
 async def _for_ever() -> None:

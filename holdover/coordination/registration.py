@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -47,17 +48,27 @@ class RegistrationAnswer:
 
 
 async def register(
-    stub: ResourceManagerAsyncStub, header: RegisterHeader, inventory: Inventory, timeout_s: float
+    stub: ResourceManagerAsyncStub,
+    header: RegisterHeader,
+    inventory: Callable[[], Inventory],
+    timeout_s: float,
 ) -> RegistrationAnswer:
     """Register, and read the answer to its end. Raises `CallFailed`.
 
+    The inventory is asked for when the leader has admitted the header: one that is busy has then
+    refused without being sent more, and gRPC does not lose its refusal in a write that fails.
+
     An answer that breaks off counts as none: the TaskManager registers again, which is idempotent.
     """
+    admitted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     async def call() -> RegistrationAnswer:
         accepted: RegisterAccepted | None = None
         rejected: list[tuple[AttemptKey, str]] = []
-        async for response in stub.Register(_messages(header, inventory), timeout=timeout_s):
+        messages = _messages(header, inventory, admitted)
+        async for response in stub.Register(messages, timeout=timeout_s):
+            if response.HasField("admitted") and not admitted.done():
+                admitted.set_result(True)
             if response.HasField("accepted"):
                 accepted = response.accepted
             reason = response.rejected.reason
@@ -70,10 +81,19 @@ async def register(
         return await answer(call)
     except InvalidId as error:
         raise CallFailed(f"the JobManager's answer names no attempt: {error}") from error
+    finally:
+        if not admitted.done():
+            # gRPC does not end the iterator of a call that is over.
+            admitted.set_result(False)
 
 
-async def _messages(header: RegisterHeader, inventory: Inventory) -> AsyncIterator[RegisterRequest]:
+async def _messages(
+    header: RegisterHeader, ask: Callable[[], Inventory], admitted: asyncio.Future[bool]
+) -> AsyncIterator[RegisterRequest]:
     yield RegisterRequest(header=header)
+    if not await admitted:
+        return
+    inventory = ask()
     for finished in _chunks(inventory.finished):
         yield RegisterRequest(inventory=InventoryChunk(finished=finished))
     running = [key.to_proto() for key in inventory.running]

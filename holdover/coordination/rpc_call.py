@@ -13,6 +13,10 @@ AnswerT = TypeVar("AnswerT")
 
 #: Trailing metadata in which a JobManager that does not lead names the one that does.
 LEADER_METADATA = "holdover-leader"
+#: Trailing metadata in which one that is busy says when the call is to be repeated, milliseconds.
+RETRY_AFTER_METADATA = "holdover-retry-after-ms"
+#: No peer is believed that a call is to be repeated later than this.
+RETRY_AFTER_MAX_S = 10.0
 
 _TRANSIENT = frozenset(
     {
@@ -31,7 +35,8 @@ class CallFailed(Exception):
     """A call got no answer, or a refusal.
 
     `transient` says that the same call may succeed later; `leader_hint` is the address of the
-    leader as a JobManager that does not lead gave it, or empty.
+    leader as a JobManager that does not lead gave it, or empty; `retry_after_s` is when a leader
+    that is busy wants the call again, 0 when none has said so.
     """
 
     def __init__(
@@ -39,10 +44,12 @@ class CallFailed(Exception):
         reason: str,
         code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE,
         leader_hint: str = "",
+        retry_after_s: float = 0.0,
     ) -> None:
         super().__init__(reason)
         self.code = code
         self.leader_hint = leader_hint
+        self.retry_after_s = retry_after_s
 
     @property
     def transient(self) -> bool:
@@ -66,7 +73,8 @@ async def answer(call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
     except grpc.aio.AioRpcError as error:
         code = error.code()
         reason = f"{code.name}: {error.details()}"
-        raise CallFailed(reason, code, _leader_hint(error.trailing_metadata())) from error
+        metadata = error.trailing_metadata()
+        raise CallFailed(reason, code, _leader_hint(metadata), _retry_after_s(metadata)) from error
     except grpc.aio.UsageError as error:
         raise CallFailed(f"the channel is closed: {error}") from error
     except asyncio.CancelledError as error:
@@ -77,7 +85,16 @@ async def answer(call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
 
 
 def _leader_hint(metadata: grpc.aio.Metadata | None) -> str:
+    return _value_of(LEADER_METADATA, metadata)
+
+
+def _retry_after_s(metadata: grpc.aio.Metadata | None) -> float:
+    value = _value_of(RETRY_AFTER_METADATA, metadata)
+    return min(int(value) / 1000, RETRY_AFTER_MAX_S) if value.isdecimal() else 0.0
+
+
+def _value_of(name: str, metadata: grpc.aio.Metadata | None) -> str:
     for key, value in metadata or ():
-        if key == LEADER_METADATA and isinstance(value, str):
+        if key == name and isinstance(value, str):
             return value
     return ""

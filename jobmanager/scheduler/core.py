@@ -154,6 +154,8 @@ class SchedulerCore:
 
     def enqueue(self, owner: ExecutionJobVertex) -> None:
         """Schedule every subtask of a vertex that is CREATED and whose inputs are there."""
+        if not owner.state_counts[ExecutionState.CREATED]:
+            return
         for vertex in owner.subtasks:
             self.enqueue_subtask(vertex)
 

@@ -197,6 +197,7 @@ class ExecutionGraph:
         if owner.source is not None and owner.splits_recorded:
             vertex.pinned_splits = tuple(vertex.splits)
         self.set_available(vertex, False)
+        owner.output_version += 1
         owner.released = False
         if vertex.finished is not None:
             owner.remove_output(vertex.finished)
@@ -378,6 +379,12 @@ class ExecutionGraph:
         there.
         """
         return [self.vertex_at(*subtask) for subtask in self._at_worker.get(worker_id, ())]
+
+    def workers(self) -> list[str]:
+        """Workers where any subtask's attempt occupies a slot or has left its partitions, in the
+        order in which the first one has come there.
+        """
+        return list(self._at_worker)
 
     def active(self) -> Iterator[ExecutionVertex]:
         """Subtasks whose current attempt may occupy a slot."""

@@ -46,6 +46,7 @@ class FailureHandling:
             else:
                 # Should the worker be back already, under the same name, it must not go on.
                 core.act(act.Cancel(worker_id, vertex.key(self._graph.job_id)))
+                self._restarts.remember_unheard(vertex)
                 core.abandon(vertex)
         self.reset(lost)
         core.reschedule()

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from holdover.v1 import events_pb2
 from jobmanager.scheduler.deferred_offers import DeferredOffers
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.states import ExecutionState
-from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
+from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex, SubtaskId
 
 WAIT_TIMER = "recovery-wait"
 ADOPTION_TIMER = "recovery-adoption"
@@ -45,17 +46,14 @@ class Reconciliation:
     """The bookkeeping of one recovery of one job."""
 
     def __init__(self, graph: ExecutionGraph, previous_workers: Iterable[str]) -> None:
-        stored_at = (v.stored_at for v in graph.all_subtasks() if v.finished is not None)
         #: Resource ids that the leaders before knew, in the order of the record and the log.
-        self.previous_workers = dict.fromkeys((*previous_workers, *filter(None, stored_at)))
+        self.previous_workers = dict.fromkeys((*previous_workers, *graph.workers()))
         #: Those of them that have not registered yet.
         self.outstanding = dict(self.previous_workers)
         #: Finished subtasks whose partitions are to be reserved and have not been offered yet.
-        self.awaited: dict[SubtaskId, None] = {
-            v.id: None
-            for v in graph.all_subtasks()
-            if v.state is ExecutionState.FINISHED and graph.needed(v)
-        }
+        self.awaited: dict[SubtaskId, None] = {}
+        for owner in graph.vertices.values():
+            self.awaited.update(_needed(graph, owner))
         #: Awaited partitions that are known to be gone; reset together when the wait ends.
         self.missing: dict[SubtaskId, None] = {}
         #: Offers of unlogged work whose producers' own (unlogged) work has not been offered yet.
@@ -122,3 +120,15 @@ class Reconciliation:
         """An awaited partition is known not to come: its worker is back without it, or lost."""
         if self.awaited.pop(vertex.id, 0) is None:
             self.missing[vertex.id] = None
+
+
+def _needed(graph: ExecutionGraph, owner: ExecutionJobVertex) -> dict[SubtaskId, None]:
+    """The finished subtasks of a vertex that some unfinished consumer reads; quick where all of a
+    large vertex are."""
+    alike = not any(edge.forward for edge in owner.out_edges)
+    if alike and owner.all_finished:
+        names = zip(repeat(owner.vertex_id), range(owner.parallelism))
+        return dict.fromkeys(names) if graph.needed(owner.subtasks[0]) else {}
+    return {
+        v.id: None for v in owner.subtasks if v.state is ExecutionState.FINISHED and graph.needed(v)
+    }

@@ -73,6 +73,7 @@ class RestartedWorkers:
         self._core.slots.lose_worker(worker_id)
         for vertex in self._graph.at_worker(worker_id):
             if vertex.finished is None:
+                self.remember_unheard(vertex)
                 self._core.abandon(vertex)
         self._core.reschedule()
 
@@ -105,6 +106,12 @@ class RestartedWorkers:
             if reason in _MAY_COME_BACK and not vertex.available:
                 self._lost[subtask] = (vertex.key(self._graph.job_id), vertex.stored_at)
 
+    def remember_unheard(self, vertex: ExecutionVertex) -> None:
+        """An attempt runs at a worker that is gone, and will be abandoned: it may have finished
+        without anybody's having heard of it."""
+        if vertex.state is not ExecutionState.CANCELING:
+            self._lost[vertex.id] = (vertex.key(self._graph.job_id), vertex.worker_id)
+
     def take_up(
         self,
         vertex: ExecutionVertex,
@@ -119,12 +126,25 @@ class RestartedWorkers:
             return False
         if vertex.state in (ExecutionState.FINISHED, ExecutionState.CANCELING):
             return False
-        if not self._graph.vertices[vertex.vertex_id].splits_recorded:
+        owner = self._graph.vertices[vertex.vertex_id]
+        if not owner.splits_recorded:
             return False  # other subtasks may read what it has read
+        if len(execution.partitions) != len(owner.vertex.outputs):
+            return False
         if core.input_digests.of(vertex) not in (0, execution.inputs_digest):
             return False  # it has read rows that do not count any more
+        if owner.source is not None and not self._claim_splits(vertex, list(execution.splits)):
+            return False
         if vertex.slot is not None:
             core.act(act.Cancel(vertex.slot.worker_id, vertex.key(self._graph.job_id)))
         del self._lost[vertex.id]
         core.finish(vertex, execution, worker_id, adopted=True)
         return True
+
+    def _claim_splits(self, vertex: ExecutionVertex, splits: list[int]) -> bool:
+        """Whether what an attempt has read is its subtask's, or nobody's."""
+        if vertex.pinned_splits is not None:
+            return splits == list(vertex.pinned_splits)
+        if vertex.state in ACTIVE_EXECUTION_STATES:
+            return False  # another attempt is reading for it
+        return self._core.enumerators[vertex.vertex_id].claim(splits)

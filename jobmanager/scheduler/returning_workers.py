@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdover.ids import AttemptKey
-from holdover.v1 import common_pb2, events_pb2
+from holdover.v1 import common_pb2, events_pb2, job_pb2
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.core import SchedulerCore
@@ -76,8 +76,7 @@ class ReturningWorkers:
         core, recovery = self._core, self._core.reconciliation
         address_before = core.workers.get(signal.worker_id, signal.data_address)
         core.workers[signal.worker_id] = signal.data_address
-        if self._restarts.returned(signal.worker_id) or address_before != signal.data_address:
-            self._restarts.moved(signal.worker_id)
+        awaited = self._restarts.returned(signal.worker_id)
         late = recovery is not None and recovery.is_late(signal.worker_id)
         rejected: list[AttemptKey] = []
         accepted: dict[AttemptKey, None] = {}
@@ -92,6 +91,9 @@ class ReturningWorkers:
             else:
                 accepted[key] = None
                 bytes_kept += sum(partition.data_bytes for partition in execution.partitions)
+        if awaited or address_before != signal.data_address:
+            # After what was offered: who reads there may have been finished by it.
+            self._restarts.moved(signal.worker_id)
         self._miss_what_was_not_offered(signal, accepted)
         self._take_up_deferred()
         if recovery is not None:
@@ -122,7 +124,7 @@ class ReturningWorkers:
             return False  # it has read rows that do not count any more
         if vertex.state is ExecutionState.FINISHED:
             if vertex.key(self._graph.job_id) != key or vertex.stored_at != worker_id:
-                return False
+                return self._put_in_its_place(vertex, key, execution, worker_id)
             if self._graph.vertices[key.vertex_id].released:
                 return False
             self._graph.set_available(vertex, True)
@@ -167,6 +169,41 @@ class ReturningWorkers:
                 return False
         elif owner.source is not None and not core.enumerators[key.vertex_id].claim(splits):
             return False
+        recovery.counts[key.vertex_id].adopted += 1
+        core.finish(vertex, execution, worker_id, adopted=True)
+        return True
+
+    def _put_in_its_place(
+        self,
+        vertex: ExecutionVertex,
+        key: AttemptKey,
+        execution: common_pb2.FinishedExecution,
+        worker_id: str,
+    ) -> bool:
+        """Take a later attempt than the log knows, when the output of that one is gone: the leader
+        before had reset it, and seen it finish anew, and of both no event became durable.
+        """
+        core, recovery = self._core, self._core.reconciliation
+        owner = self._graph.vertices[key.vertex_id]
+        if recovery is None or not recovery.open or vertex.id not in recovery.missing:
+            return False
+        if key.attempt <= vertex.attempt or key.epoch >= core.epoch:
+            return False
+        if owner.determinism == job_pb2.DETERMINISM_INDETERMINATE:
+            return False  # who has read the attempt that is gone would have to follow
+        if not owner.splits_recorded or list(execution.splits) != list(vertex.splits):
+            return False
+        if len(execution.partitions) != len(owner.vertex.outputs):
+            return False
+        if core.input_digests.of(vertex) not in (0, execution.inputs_digest):
+            return False  # it has read rows that do not count any more
+        recovery.not_awaited(vertex)
+        gone = events_pb2.ExecutionVertexReset(
+            vertex_id=key.vertex_id,
+            subtasks=[key.subtask],
+            reason=events_pb2.RESET_REASON_PARTITION_MISSING,
+        )
+        core.emit(events_pb2.JobEvent(vertex_reset=gone))
         recovery.counts[key.vertex_id].adopted += 1
         core.finish(vertex, execution, worker_id, adopted=True)
         return True

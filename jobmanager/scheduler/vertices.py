@@ -117,7 +117,7 @@ class ExecutionJobVertex:
         self.subpartition_bytes: list[list[int]] = [
             [0] * output.subpartitions for output in vertex.outputs
         ]
-        #: Grows whenever a subtask leaves its output, or another output than before.
+        #: Grows whenever a subtask leaves its output, another output than before, or is reset.
         self.output_version = 0
         #: Its partitions were released because every consumer had finished.
         self.released = False

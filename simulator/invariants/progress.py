@@ -30,6 +30,11 @@ EXPLAINED_EXCEPTIONS = (
     "FileNotFoundError",
     "PermissionError",
 )
+#: A job begins anew: explained by a fault that has taken synced bytes from its log, or all of it.
+BEGINNINGS = (
+    "event log is damaged, the job starts anew",
+    "event log is missing, the job starts anew",
+)
 _ENDINGS = (
     "background loop ended, restarting it",
     "jobmanager ends",

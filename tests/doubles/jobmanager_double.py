@@ -238,6 +238,10 @@ class JobManagerDouble(JobManagerServicer):
         job = await self._known("RetryJob", request.job_id, context)
         if job.state != JobState.JOB_STATE_PARKED:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the job is not parked")
+        await self.jobs.put(status(request.job_id, JobState.JOB_STATE_RUNNING))
+        if self.lose_acknowledgements:
+            self.lose_acknowledgements -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
         return RetryJobResponse(leader_epoch=self.epoch)
 
     async def ListTaskManagers(

@@ -25,6 +25,7 @@ from holdover.v1.taskmanager_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
     RegisterAccepted,
+    RegisterAdmitted,
     RegisterHeader,
     RegisterRequest,
     RegisterResponse,
@@ -174,8 +175,7 @@ class ResourceManagerDouble(ResourceManagerServicer):
         if not self.ready:
             # As the JobManager does: a refusal that comes while the caller still writes is lost in
             # its own failed write, and shows there as INTERNAL (grpc/grpc#36066).
-            async for _ in request_iterator:
-                pass
+            await anext(request_iterator)
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not ready, retry")
         seen = SeenRegistration(RegisterHeader(), f"r{len(self.registrations)}", [], [])
         messages = 0
@@ -186,6 +186,7 @@ class ResourceManagerDouble(ResourceManagerServicer):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
             if request.HasField("header"):
                 seen.header = request.header
+                yield RegisterResponse(admitted=RegisterAdmitted(leader_epoch=self.epoch))
             self.largest_chunk = max(self.largest_chunk, len(request.inventory.finished))
             seen.finished += request.inventory.finished
             seen.running += [AttemptKey.from_proto(a) for a in request.inventory.running]

@@ -10,7 +10,14 @@ from holdover.v1.taskmanager_pb2 import RegisterRequest
 from jobmanager.scheduler.signals import WorkerRegistered
 from jobmanager.worker_service import Inventory
 from simulator.quantities import Constant
-from simulator.scenario import ClusterSpec, ExchangeName, JobSpec, Scenario, StageSpec
+from simulator.scenario import (
+    ClusterSpec,
+    ExchangeName,
+    JobSpec,
+    NetworkSpec,
+    Scenario,
+    StageSpec,
+)
 from tests.simulation.story import (
     WAIT,
     Story,
@@ -25,6 +32,10 @@ from tests.simulation.story import (
 #: What the JobManager computes for one registration; nothing else of it runs meanwhile.
 REGISTRATION_S = 0.02
 WORKERS = 200
+
+#: As if 2,000 TaskManagers sent messages of 0.2 ms each.
+HERD = 200
+HERD_MESSAGE_S = 0.002
 
 
 @pytest.mark.slow
@@ -67,6 +78,34 @@ def test_two_hundred_workers_that_register_at_once_are_all_back_within_the_wait(
     assert set(runs_of(record, "map").values()) == {1}
 
 
+@pytest.mark.slow
+def test_a_leader_that_its_workers_overwhelm_stays_leader_and_gets_all_of_them() -> None:
+    """P28: what they all send at once is more than it can handle within its lease. It puts most of
+    them off; and those that were registered before spread out by themselves."""
+
+    async def plot(story: Story) -> None:
+        await story.stage_finished("map")
+        herd = range(1, HERD + 1)
+        await story.until(
+            lambda: all(story.epoch_of(f"tm-{number}") for number in herd), "all are registered"
+        )
+        dead = story.kill("jm-1", restart_after_s=1.0)
+        killed_s = story.now_s
+        await dead.over.wait()
+        await story.job_is("RECONCILING", within_s=20.0)
+        epoch = story.cluster.epoch_of(story.leader())
+        assert epoch is not None
+        await story.job_is("RUNNING", within_s=30.0)
+        for number in herd:
+            await story.registered(f"tm-{number}", epoch, within_s=30.0)
+        assert story.logged("leadership lost", since_s=killed_s) == []
+        assert story.logged("taskmanager lost", since_s=killed_s) == []
+
+    network = NetworkSpec(message_cost=HERD_MESSAGE_S)
+    record = tell(two_stages(HERD, taskmanagers=HERD, slots=1, network=network), plot)
+    assert set(runs_of(record, "map").values()) == {1}
+
+
 def test_workers_that_have_tried_for_a_minute_are_there_within_seconds() -> None:
     """P51: no back-off, of theirs or of their channels, outlasts the outage."""
 
@@ -106,6 +145,7 @@ def _large() -> Scenario:
     return Scenario(
         name="story",
         cluster=ClusterSpec(taskmanagers=WORKERS, slots=17),
-        jobs=(JobSpec(name="job", stages=(maps, *reduces)),),
+        # When all are there, so that each gets its part.
+        jobs=(JobSpec(name="job", stages=(maps, *reduces), submit_at=8.0),),
         options={WAIT: "30 s"},
     )

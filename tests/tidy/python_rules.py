@@ -31,6 +31,7 @@ OPEN_DOORS = (
     "shuffle/flight*.py",
     "shuffle/partition_file*.py",
     "shuffle/partitioner.py",
+    "shuffle/finished_record.py",
     "shuffle/survey.py",
     "taskmanager/operators/*",
     "taskmanager/task.py",

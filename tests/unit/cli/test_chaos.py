@@ -43,16 +43,28 @@ def test_a_seed_draws_the_same_strokes_and_all_kinds_of_them() -> None:
 
 def test_finished_work_is_lost_when_its_subtask_begins_again_after_it_was_seen() -> None:
     work = FinishedWork()
-    work.look([("a", 0), ("b", 0)], 10.0)
-    work.look([("a", 0)], 13.0)
-    said = [line("start", "a", 0, 5.0), line("end", "a", 0, 9.0), line("start", "b", 0, 9.5)]
+    work.look(("a", 0), 10.0, only_its_taskmanager_killed=False)
+    work.look(("b", 0), 10.0, only_its_taskmanager_killed=False)
+    work.look(("a", 0), 13.0, only_its_taskmanager_killed=True)
+    said = [line("start", "a", 0, 5.0), line("end", "a", 0, 9.5), line("start", "b", 0, 9.5)]
     assert work.reruns(said) == []
     assert work.reruns([*said, line("start", "c", 1, 12.0)]) == []
     (rerun,) = work.reruns([*said, line("start", "a", 1, 12.0)])
     assert rerun.subtask == ("a", 0)
+    assert not rerun.unheard
     assert str(rerun) == (
-        "a-0 was on a disk at 10.000: start 0/1 at 5.000, end 0/1 at 9.000, start 1/1 at 12.000"
+        "a-0 was on a disk at 10.000: start 0/1 at 5.000, end 0/1 at 9.500, start 1/1 at 12.000"
     )
+
+
+@pytest.mark.parametrize(("ended_s", "unheard"), [(9.5, True), (8.5, False)])
+def test_work_need_not_be_heard_of_when_its_taskmanager_dies_at_once(
+    ended_s: float, unheard: bool
+) -> None:
+    work = FinishedWork()
+    work.look(("a", 0), 10.0, only_its_taskmanager_killed=True)
+    said = [line("start", "a", 0, 5.0), line("end", "a", 0, ended_s), line("start", "a", 1, 12.0)]
+    assert [rerun.unheard for rerun in work.reruns(said)] == [unheard]
 
 
 def test_finished_work_and_everything_that_may_not_be_left_are_found(tmp_path: Path) -> None:
@@ -73,7 +85,7 @@ def test_finished_work_and_everything_that_may_not_be_left_are_found(tmp_path: P
     for file in [*files, *allowed]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-    assert finished_on_disk(partitions) == {"job": [("a", 3)]}
+    assert list(finished_on_disk(partitions)) == [("tm-0", "job", ("a", 3))]
     left = left_files(partitions, storage, outputs)
     assert left == sorted(map(str, [files[0], files[1], files[2].parent, files[3].parent]))
 

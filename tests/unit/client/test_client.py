@@ -329,6 +329,16 @@ async def test_events_come_in_order_from_the_sequence_number_asked_for(
         assert [record.sequence async for record in client.events("j", 2)] == [2, 3, 4]
 
 
+async def test_a_retry_whose_answer_is_lost_has_taken_the_job_up(
+    runtime: Runtime, jobmanager: JobManagerDouble
+) -> None:
+    await jobmanager.jobs.put(status("j", JobState.JOB_STATE_PARKED))
+    jobmanager.lose_acknowledgements = 1
+    async with Client(jobmanager.address, runtime=runtime) as client:
+        await client.retry("j")
+    assert jobmanager.calls.count("RetryJob") == 2
+
+
 async def test_what_the_leader_refuses_is_said_in_its_words(
     runtime: Runtime, jobmanager: JobManagerDouble
 ) -> None:

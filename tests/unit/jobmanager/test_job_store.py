@@ -182,6 +182,23 @@ async def test_a_job_that_had_events_and_whose_directory_was_emptied_is_no_new_j
     assert "graph.pb" in job.reason
 
 
+async def test_that_a_job_without_a_log_is_cancelled_survives_a_power_loss() -> None:
+    """P47. One that has ended meanwhile is left as it is."""
+    disk = SimulatedStorage()
+    store = await opened(disk)
+    await stored(store, graph())
+    assert not await store.is_cancelled("job-1")
+    await store.mark_cancelled("job-1")
+    lose_power(disk)
+    store = await opened(disk)
+    (job,) = await store.load_all()
+    assert isinstance(job, StoredJob)
+    assert await store.is_cancelled("job-1")
+    await store.remove("job-1")
+    await store.mark_cancelled("job-1")
+    assert await disk.stat(f"{ROOT}/jobs/job-1") is None
+
+
 async def test_events_without_a_graph_are_no_new_job() -> None:
     """P09."""
     disk = SimulatedStorage()

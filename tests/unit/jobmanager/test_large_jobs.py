@@ -220,7 +220,7 @@ async def offered(
     try:
         async with real_runtime().network.channel(address) as channel:
             stub = ResourceManagerStub(channel)
-            answer = await register(stub, header, inventory, CALL_TIMEOUT_S)
+            answer = await register(stub, header, lambda: inventory, CALL_TIMEOUT_S)
     finally:
         await server.stop(0)
     return list(answer.rejected), serving.largest

@@ -94,7 +94,11 @@ class Served:
     async def register(
         self, *messages: taskmanager_pb2.RegisterRequest
     ) -> list[taskmanager_pb2.RegisterResponse]:
-        return [answer async for answer in self.stub.Register(sent(messages), timeout=5)]
+        """What was answered after the admission."""
+        call = self.stub.Register(sent(messages), timeout=5)
+        admitted, *answers = [answer async for answer in call]
+        assert admitted.admitted.leader_epoch == EPOCH
+        return answers
 
     def heartbeat(
         self, registration_id: str, epoch: int = EPOCH

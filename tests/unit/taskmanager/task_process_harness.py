@@ -105,6 +105,7 @@ class TaskProcessHarness:
         attempt: int = 0,
         inputs: Sequence[InputGate] = (),
         subpartitions: Sequence[int] = (),
+        record_finished: bool = False,
     ) -> ExecutionAttempt:
         """Deploys an attempt."""
         key = ExecutionAttempt(
@@ -129,6 +130,7 @@ class TaskProcessHarness:
             shuffle_directory=str(self.shuffle),
             data_address=DATA_ADDRESS,
             scratch_directory=str(self.scratch),
+            record_finished=record_finished,
         )
         self.send(TaskCommand(run=run))
         return key

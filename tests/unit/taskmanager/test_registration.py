@@ -29,7 +29,7 @@ async def test_an_inventory_of_any_size_arrives_whole(
     finished = [execution(attempt("finishes", n), subpartitions) for n in range(count)]
     running = [attempt("waits", n) for n in range(3)]
     answer = await register(
-        ResourceManagerStub(channel), HEADER, Inventory(finished, running), timeout_s=20
+        ResourceManagerStub(channel), HEADER, lambda: Inventory(finished, running), timeout_s=20
     )
     assert answer.accepted.leader_epoch == 1
     assert len(world.jm.current.finished) == count
@@ -42,6 +42,6 @@ async def test_a_refusal_carries_its_reason(world: World) -> None:
     world.jm.ready = False
     channel = world.runtime.network.channel(f"127.0.0.1:{world.jm.port}")
     with pytest.raises(CallFailed, match="not ready, retry") as raised:
-        await register(ResourceManagerStub(channel), HEADER, Inventory([], []), timeout_s=5)
+        await register(ResourceManagerStub(channel), HEADER, lambda: Inventory([], []), timeout_s=5)
     assert raised.value.transient
     await channel.close()

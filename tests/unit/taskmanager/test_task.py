@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdover.ids import AttemptKey, partition_name
 from holdover.v1.common_pb2 import (
     FAILURE_KIND_CANCELED,
     FAILURE_KIND_JOB,
@@ -33,6 +34,7 @@ from holdover.v1.job_pb2 import (
     Workload,
 )
 from holdover.v1.taskmanager_pb2 import ShutdownTaskProcess, SplitAnswer, TaskCommand
+from shuffle.finished_record import decode_record, files_of, index_is, record_name
 from tests.unit.taskmanager.task_process_harness import (
     TaskProcessHarness,
     function,
@@ -95,6 +97,21 @@ def test_a_finished_attempt_reports_its_partition_splits_and_rows(
     assert (partition.output, partition.rows, len(partition.subpartition_bytes)) == (0, 110, 4)
     values = task.read("job/v0-0-0-0-1", 0, 4)["value"].to_pylist()
     assert sorted(values) == [*range(100), *range(500, 510)]
+
+
+def test_a_finished_attempt_leaves_a_record_of_what_it_reports(task: TaskProcessHarness) -> None:
+    job = graph(vertex(NUMBERS, outputs=[output("HASH", "value"), output()]))
+    task.start(job, subpartitions=[4, 1], record_finished=True)
+    task.answer_split(SPLIT)
+    task.answer_split(None)
+    finished = task.finished()
+    record = (task.shuffle / "job" / "v0-0-0-1.finished").read_bytes()
+    key = AttemptKey("job", "v0", 0, 0, 1)
+    assert decode_record(record, record_name(key)) == (key, finished)
+    for partition in finished.partitions:
+        index = task.shuffle / f"{partition_name(key, partition.output)}.index"
+        assert index_is(index.read_bytes(), partition.index_crc32c)
+    assert sorted(f"shuffle/{file}" for file in files_of(key, finished)) == task.left_files()
 
 
 def test_a_consumer_reads_its_range_and_writes_every_output(task: TaskProcessHarness) -> None:

@@ -226,6 +226,24 @@ def test_only_what_has_read_the_rows_that_count_is_adopted(m_runs_again: bool) -
     assert adopted is not m_runs_again
 
 
+def test_a_producer_that_is_to_run_again_counts_as_another_one() -> None:
+    """From its reset on, and not only when its next attempt has finished."""
+    graph = replayed(
+        dealt_out(2),
+        [
+            initialized("s", 2),
+            initialized("m", 2, inputs=1),
+            initialized("k", 2, inputs=1),
+            *(finished(vertex_id, i) for vertex_id in ("s", "m") for i in range(2)),
+        ],
+    )
+    digests, reader = InputDigests(graph), graph.vertex_at("k", 0)
+    before = digests.of(reader)
+    graph.apply(reset("m", 1))
+    assert digests.of(reader) not in (0, before)
+    assert digests.of(graph.vertex_at("m", 0)) == 0, "what it reads is the same every time"
+
+
 def recovery_open(scheduler: Scheduler) -> bool:
     return scheduler.reconciliation is not None and scheduler.reconciliation.open
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from jobmanager.scheduler.restarted_workers import RESTART_WAIT_TIMER
-from jobmanager.scheduler.states import JobState
+from jobmanager.scheduler.states import ExecutionState, JobState
 from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld
 from tests.unit.jobmanager.scheduler.job_graphs import chain
 from tests.unit.jobmanager.scheduler.scenes import (
@@ -105,6 +105,26 @@ def test_a_job_that_has_ended_waits_for_nobody() -> None:
     assert world.scheduler.waiting == ""
 
 
+@pytest.mark.parametrize("vertex_id", ["s", "m"])
+def test_what_had_finished_without_anybodys_hearing_of_it_is_taken_up(vertex_id: str) -> None:
+    """Its worker died before it could report. Nothing else was free to run it meanwhile."""
+    world = started(chain(6), options=WAITING)
+    if vertex_id == "m":
+        finish(world, "s")
+    worker, key = world.tasks()[0]
+    assert key.vertex_id == vertex_id
+    world.finish(worker, key)
+    world.pending.clear()
+    lose(world, worker.worker_id)
+    register(world, worker.worker_id)
+    vertex = graph_of(world).vertex_at(vertex_id, key.subtask)
+    assert vertex.state is ExecutionState.FINISHED
+    assert vertex.key("job") == key
+    world.run_to_end()
+    assert finished_once(world)
+    assert world.output() == list(range(8))
+
+
 def test_work_whose_worker_stays_away_runs_again_when_its_time_is_over() -> None:
     world = started(chain(6), options=WAITING)
     finish(world, "s")
@@ -161,6 +181,31 @@ def test_a_worker_that_stays_away_during_a_recovery_is_missed_when_its_time_is_o
     fire(world, RESTART_WAIT_TIMER + "tm-0")
     assert graph_of(world).state is JobState.RUNNING
     assert [subtask for each in resets_of(world).values() for subtask in each] == lost
+    world.run_to_end()
+    assert world.output() == list(range(8))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_reports_that_died_with_their_worker_cost_no_row(seed: int) -> None:
+    """Each split is read once, whoever has read what unheard."""
+    world = SchedulerWorld(chain(6), seed=seed, options=WAITING)
+    world.flush_probability = 1.0
+    world.lead()
+    register(world)
+    for _ in range(40):
+        world.deliver_pending()
+        tasks = world.tasks()
+        if world.ended is not None or not tasks:
+            break
+        worker, key = world.random.choice(tasks)
+        world.finish(worker, key)
+        if world.random.random() < 0.5:
+            world.pending.pop()
+            lose(world, worker.worker_id)
+            for other, another in world.tasks()[: world.random.randrange(4)]:
+                world.finish(other, another)
+                world.deliver_pending()
+            register(world, worker.worker_id)
     world.run_to_end()
     assert world.output() == list(range(8))
 

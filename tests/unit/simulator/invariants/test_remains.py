@@ -141,12 +141,13 @@ def test_errors_that_a_fault_explains_are_right() -> None:
     assert len(cluster.findings) == 3
 
 
-def test_a_damaged_log_is_explained_by_a_fault_that_has_cut_it() -> None:
+@pytest.mark.parametrize("what", ["damaged", "missing"])
+def test_a_damaged_log_is_explained_by_a_fault_that_has_cut_it(what: str) -> None:
     """Otherwise the JobManager has damaged it."""
     for damaged, findings in ((True, 0), (False, 1)):
         cluster = KnownCluster()
         cluster.submit(chain(2), log_damaged=damaged)
-        event = "event log is damaged, the job starts anew"
+        event = f"event log is {what}, the job starts anew"
         error = ErrorLogged("jm-0", 1.0, event, {"job": "job"})
         cluster.checked(NoHiddenMistake).error_logged(error)
         assert len(cluster.findings) == findings
