@@ -17,6 +17,7 @@ from benchmarks import (
     shuffle_throughput,
     stages,
     tasks,
+    tls,
 )
 from benchmarks.report import Report
 
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
     "scale": scale.run,
     "stages": stages.run,
     "recovery-size": recovery_size.run,
+    "tls": tls.run,
 }
 
 

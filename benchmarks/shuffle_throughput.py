@@ -22,7 +22,7 @@ from pyarrow import flight
 
 from benchmarks.report import Report, Series, ratio
 from shuffle.environment import InputReader, PartitionSource, ResultOutput, ResultWriter
-from shuffle.flight import FlightPartitionServers
+from shuffle.flight_servers import FlightPartitionServers
 from shuffle.partition_file import PartitionFile
 from shuffle.partition_name import PartitionIdentity, partition_base
 from shuffle.partitioner import HashPartitioner

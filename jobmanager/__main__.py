@@ -12,6 +12,7 @@ from holdover.coordination.leader_services import configured_leader_service
 from holdover.runtime.foreground import EXIT_LOOP_ENDED, run_service
 from holdover.runtime.log import Log
 from holdover.runtime.real import process_age_s, real_runtime
+from holdover.runtime.transport_security import credential_files
 from jobmanager.job_manager import FatalError, JobManager
 
 _log = Log(__name__)
@@ -23,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _serve(configuration: Configuration) -> int:
-    runtime = real_runtime()
+    runtime = real_runtime(credentials=credential_files(configuration))
     started_s = runtime.clock.monotonic_s() - process_age_s()
     leader_service = configured_leader_service(runtime, configuration)
     jobmanager = JobManager(runtime, configuration, __version__, started_s, leader_service)

@@ -17,6 +17,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from holdover.runtime.transport_security import CredentialFiles
 from shuffle.errors import PartitionUnreachable, SchemasDiffer, ShuffleError
 from shuffle.flight import FetchedBlock, FetchInterrupted, FlightPartitionClient, PartitionStream
 from shuffle.partition_file import PartitionFile, columns_text, decoded_batch
@@ -71,14 +72,19 @@ class InputReader:
         shuffle_dir: str,
         local_address: str,
         limits: FetchLimits | None = None,
+        credentials: CredentialFiles | None = None,
     ) -> None:
-        """Partitions at `local_address` are files under `shuffle_dir`."""
+        """Partitions at `local_address` are files under `shuffle_dir`.
+
+        Others are fetched over TLS when there are `credentials`.
+        """
         self._sources = tuple(sources)
         self._range = (first_subpartition, end_subpartition)
         self._shuffle_dir = shuffle_dir
         self._remote = [i for i, s in enumerate(self._sources) if s.address != local_address]
         self._is_remote = frozenset(self._remote)
         self._limits = limits or FetchLimits()
+        self._credentials = credentials
         self._fetcher: _Fetcher | None = None
         self._position = 0
         self._opened: PartitionFile | None = None
@@ -172,7 +178,7 @@ class InputReader:
     def _started_fetcher(self) -> _Fetcher:
         if self._fetcher is None:
             sources = {i: self._sources[i] for i in self._remote}
-            self._fetcher = _Fetcher(sources, self._range, self._limits)
+            self._fetcher = _Fetcher(sources, self._range, self._limits, self._credentials)
         return self._fetcher
 
 
@@ -201,10 +207,12 @@ class _Fetcher:
         sources: dict[int, PartitionSource],
         subpartitions: tuple[int, int],
         limits: FetchLimits,
+        credentials: CredentialFiles | None,
     ) -> None:
         self._sources = sources
         self._range = subpartitions
         self._limits = limits
+        self._credentials = credentials
         self._changed = threading.Condition()
         self._waiting = deque(sources)
         self._inboxes = {position: _Inbox() for position in sources}
@@ -326,7 +334,9 @@ class _Fetcher:
             client = self._clients.get(source.address)
             if client is None:
                 client = FlightPartitionClient(
-                    source.address, call_timeout_s=self._limits.call_timeout_s
+                    source.address,
+                    call_timeout_s=self._limits.call_timeout_s,
+                    files=self._credentials,
                 )
                 self._clients[source.address] = client
         stream = client.fetch(source.name, *self._range, start_block)

@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError
 from pyarrow import flight
 
 from holdover.runtime.errors import AddressInUse, AddressUnavailable
+from holdover.runtime.transport_security import CredentialFiles, Credentials
 from holdover.v1 import shuffle_pb2
 from shuffle.errors import PartitionDamaged, PartitionLost, PartitionNotFound, ShuffleError
 from shuffle.partition_file import check_block, check_data_size, read_index
@@ -58,10 +59,15 @@ class FetchInterrupted(ShuffleError):
 class FlightPartitionServer:
     """A running server of one process's partitions."""
 
-    def __init__(self, host: str, port: int, lookup: Lookup) -> None:
-        """Binds and serves at once. Raises AddressInUse or AddressUnavailable."""
+    def __init__(
+        self, host: str, port: int, lookup: Lookup, credentials: Credentials | None = None
+    ) -> None:
+        """Binds and serves at once. Raises AddressInUse or AddressUnavailable.
+
+        With `credentials`, only over TLS, and only to who has a certificate as well.
+        """
         try:
-            self._server = _Server(host, port, lookup)
+            self._server = _Server(host, port, lookup, credentials)
         except _FLIGHT_FAILURES as error:
             raise _bind_error(host, port, str(error)) from error
         self.port: int = self._server.port
@@ -92,17 +98,6 @@ class FlightPartitionServer:
             return
 
 
-class FlightPartitionServers:
-    """Starts partition servers: the real arm of the runtime's protocol of the same purpose."""
-
-    async def start(self, host: str, port: int, lookup: Lookup) -> FlightPartitionServer:
-        """Serves on `host`:`port` (0: a free one); `lookup` is called in foreign threads.
-
-        Raises AddressInUse or AddressUnavailable when it cannot be bound.
-        """
-        return await asyncio.to_thread(FlightPartitionServer, host, port, lookup)
-
-
 def _bind_error(host: str, port: int, reason: str) -> OSError:
     """gRPC reports a failed bind without its cause; binding once more tells."""
     try:
@@ -120,11 +115,21 @@ def _bind_error(host: str, port: int, reason: str) -> OSError:
 
 
 class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    def __init__(self, host: str, port: int, lookup: Lookup) -> None:
+    def __init__(
+        self, host: str, port: int, lookup: Lookup, credentials: Credentials | None
+    ) -> None:
         self._lookup = lookup
         self._turns = threading.BoundedSemaphore(STREAMS_MAX)
         self.stopping = threading.Event()
-        super().__init__(f"grpc+tcp://{host}:{port}")
+        if credentials is None:
+            super().__init__(f"grpc+tcp://{host}:{port}")
+        else:
+            super().__init__(
+                f"grpc+tls://{host}:{port}",
+                tls_certificates=[(credentials.certificate_chain, credentials.private_key)],
+                verify_client=True,
+                root_certificates=credentials.ca,
+            )
 
     def do_get(self, _context: object, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Answers a FetchTicket with a header and the blocks that it names."""
@@ -228,21 +233,22 @@ class FlightPartitionClient:
     interrupted, and is to be continued by another call. May be shared between threads.
     """
 
-    def __init__(self, address: str, *, call_timeout_s: float = 30.0) -> None:
-        """`address` is host:port."""
+    def __init__(
+        self,
+        address: str,
+        *,
+        call_timeout_s: float = 30.0,
+        files: CredentialFiles | None = None,
+    ) -> None:
+        """`address` is host:port. With `files`, over TLS; each fetch knows what is new in them."""
         self.address = address
         self._call_timeout_s = call_timeout_s
-        # Reconnecting must not lag behind the server's return, and one reader's back-off is not to
-        # be shared with others (gRPC would share channels with equal arguments).
-        self._client = flight.FlightClient(
-            f"grpc+tcp://{address}",
-            generic_options=[
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.min_reconnect_backoff_ms", 1000),
-                ("grpc.max_reconnect_backoff_ms", 1000),
-                ("grpc.use_local_subchannel_pool", 1),
-            ],
-        )
+        self._files = files
+        self._lock = threading.Lock()
+        # Clients of older credentials, whose streams may still be read.
+        self._old: list[Any] = []
+        self._version = 0
+        self._client: Any = None
 
     def __enter__(self) -> Self:
         return self
@@ -257,7 +263,9 @@ class FlightPartitionClient:
 
     def close(self) -> None:
         """Ends the connection."""
-        self._client.close()
+        for client in (*self._old, self._client):
+            if client is not None:
+                client.close()
 
     def fetch(
         self, name: str, first_subpartition: int, end_subpartition: int, start_block: int = 0
@@ -275,7 +283,7 @@ class FlightPartitionClient:
         )
         options = flight.FlightCallOptions(timeout=self._call_timeout_s)
         try:
-            reader = self._client.do_get(flight.Ticket(ticket.SerializeToString()), options)
+            reader = self._connected().do_get(flight.Ticket(ticket.SerializeToString()), options)
             metadata = reader.schema.metadata or {}
             header = shuffle_pb2.FetchHeader.FromString(metadata.get(_HEADER_KEY, b""))
             return PartitionStream(name, reader, header)
@@ -285,6 +293,46 @@ class FlightPartitionClient:
             raise _client_error(name, error) from error
         except DecodeError as error:
             raise FetchInterrupted(f"{self.address} sent a bad header: {error}") from error
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._files is None:
+                self._client = self._client or _flight_client(self.address)
+                return self._client
+            credentials = self._files.refresh()
+            if credentials.version != self._version:
+                if self._client is not None:
+                    self._old.append(self._client)
+                self._client = _flight_client(
+                    self.address, credentials, self._files.security.expected_name
+                )
+                self._version = credentials.version
+            return self._client
+
+
+def _flight_client(
+    address: str, credentials: Credentials | None = None, expected_name: str = ""
+) -> Any:
+    # Reconnecting must not lag behind the server's return, and one reader's back-off is not to be
+    # shared with others (gRPC would share channels with equal arguments).
+    options: dict[str, Any] = {
+        "generic_options": [
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 1000),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+    }
+    if credentials is None:
+        return flight.FlightClient(f"grpc+tcp://{address}", **options)
+    return flight.FlightClient(
+        f"grpc+tls://{address}",
+        tls_root_certs=credentials.ca,
+        cert_chain=credentials.certificate_chain,
+        private_key=credentials.private_key,
+        override_hostname=expected_name or None,
+        **options,
+    )
 
 
 class PartitionStream:

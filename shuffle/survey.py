@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from holdover.runtime.transport_security import CredentialFiles
 from shuffle.environment import PartitionSource
 from shuffle.errors import PartitionLost
 from shuffle.flight import FetchInterrupted, FlightPartitionClient
@@ -26,6 +27,7 @@ def lost_partitions(
     shuffle_dir: str,
     local_address: str,
     timeout_s: float = SURVEY_TIMEOUT_S,
+    credentials: CredentialFiles | None = None,
 ) -> list[str]:
     """Names of the partitions that are clearly lost, in the order of `sources`.
 
@@ -48,7 +50,9 @@ def lost_partitions(
                     continue
                 client = clients.get(source.address)
                 if client is None:
-                    client = FlightPartitionClient(source.address, call_timeout_s=_CALL_TIMEOUT_S)
+                    client = FlightPartitionClient(
+                        source.address, call_timeout_s=_CALL_TIMEOUT_S, files=credentials
+                    )
                     clients[source.address] = client
                 client.fetch(source.name, 0, 0).cancel()
             except PartitionLost:

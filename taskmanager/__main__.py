@@ -12,7 +12,8 @@ from holdover.coordination.leader_services import configured_leader_service
 from holdover.runtime.foreground import EXIT_LOOP_ENDED, run_service
 from holdover.runtime.log import Log
 from holdover.runtime.real import real_runtime
-from shuffle.flight import FlightPartitionServers
+from holdover.runtime.transport_security import credential_files
+from shuffle.flight_servers import FlightPartitionServers
 from taskmanager.process import TaskManager
 
 _log = Log(__name__)
@@ -27,7 +28,10 @@ async def _serve(configuration: Configuration) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    runtime = real_runtime(partition_servers=FlightPartitionServers())
+    credentials = credential_files(configuration)
+    runtime = real_runtime(
+        partition_servers=FlightPartitionServers(credentials), credentials=credentials
+    )
     leader_service = configured_leader_service(runtime, configuration)
     taskmanager = TaskManager(runtime, configuration, leader_service)
     stopping = asyncio.ensure_future(stop.wait())

@@ -22,6 +22,7 @@ from holdover.runtime import (
 )
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import Supervisor
+from holdover.runtime.transport_security import environment_of
 from holdover.v1 import taskmanager_pb2
 from holdover.v1.taskmanager_pb2_grpc import add_TaskExecutorServicer_to_server
 from shuffle.partition_store import PartitionStore
@@ -212,6 +213,7 @@ class TaskManager:
             entry=self._task_entry,
             preload=self._task_preload,
             log_path=directory.tasks_log,
+            env=environment_of(self._configuration),
             cwd=directory.path,
             nice=_NICE,
             spare=self._configuration.get(options.TASKMANAGER_TASK_PROCESS_SPARE),

@@ -8,6 +8,7 @@ no partition, no staged file, no scratch file.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from holdover import task_context
 from holdover.runtime.task_socket import TaskSocket
+from holdover.runtime.transport_security import CredentialFiles, TransportSecurity
 from holdover.v1.common_pb2 import FinishedExecution, ResultPartition
 from holdover.v1.job_pb2 import JobVertex, Split
 from holdover.v1.taskmanager_pb2 import SplitWanted, TaskEvent, TaskFailed, TaskProcessReady
@@ -45,14 +47,18 @@ def main(socket: TaskSocket, argv: list[str]) -> int:
     """The entry of a task process (`TaskProcessSpec.entry`); `argv` is not used."""
     # A task has one slot, and so one thread's worth of the processor.
     pa.set_cpu_count(1)
-    return TaskRunner(socket).serve()
+    security = TransportSecurity.inherited(os.environ)
+    # The TaskManager checks the files; here they are only read.
+    credentials = None if security is None else CredentialFiles(security, watched=False)
+    return TaskRunner(socket, credentials).serve()
 
 
 class TaskRunner:
     """Runs the attempts that come over a socket, until it is told to end."""
 
-    def __init__(self, socket: TaskSocket) -> None:
+    def __init__(self, socket: TaskSocket, credentials: CredentialFiles | None) -> None:
         self._socket = socket
+        self._credentials = credentials
         self._commands = TaskCommands(socket)
         self._codes = JobCodeCache()
         self._interruptible: Cancellation | None = None
@@ -97,7 +103,7 @@ class TaskRunner:
                 self._interruptible = assignment.cancellation
                 assignment.cancellation.check()
                 code = self._codes.get(assignment.run)
-                attempt = _Attempt(assignment, code, self._socket, started_s)
+                attempt = _Attempt(assignment, code, self._socket, self._credentials, started_s)
                 finished = attempt.execute()
             finally:
                 self._interruptible = None
@@ -111,7 +117,7 @@ class TaskRunner:
             where = attempt.where if attempt is not None else str(assignment.key)
             lost: list[str] = []
             if isinstance(error, PartitionLost):
-                lost = lost_inputs(assignment.key.job_id, assignment.run)
+                lost = lost_inputs(assignment.key.job_id, assignment.run, self._credentials)
             return TaskEvent(
                 failed=TaskFailed(
                     attempt=assignment.run.deployment.attempt,
@@ -127,12 +133,18 @@ class _Attempt:
     """One attempt from its inputs to its outputs."""
 
     def __init__(
-        self, assignment: Assignment, code: JobCode, socket: TaskSocket, started_s: float
+        self,
+        assignment: Assignment,
+        code: JobCode,
+        socket: TaskSocket,
+        credentials: CredentialFiles | None,
+        started_s: float,
     ) -> None:
         self._assignment = assignment
         self._run = assignment.run
         self._code = code
         self._socket = socket
+        self._credentials = credentials
         self._started_s = started_s
         self._cleanup = ExitStack()
         self._writer: ResultWriter | None = None
@@ -163,7 +175,7 @@ class _Attempt:
                 key.epoch,
             )
         )
-        inputs = open_inputs(self._context, self._code.graph, self._run)
+        inputs = open_inputs(self._context, self._code.graph, self._run, self._credentials)
         self._writer = open_outputs(self._context, vertex, self._run, inputs)
         rows_out = self._pull(vertex, open_chain(self._context, vertex, inputs))
         finished = FinishedExecution(

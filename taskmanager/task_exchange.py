@@ -13,6 +13,7 @@ from holdover.config import (
     SHUFFLE_WRITE_BUFFER_SIZE,
 )
 from holdover.ids import AttemptKey, partition_name
+from holdover.runtime.transport_security import CredentialFiles
 from holdover.v1.job_pb2 import DistributionKind, IntermediateDataSet, JobGraph, JobVertex
 from holdover.v1.taskmanager_pb2 import InputGate, RunTask, TaskDeployment
 from shuffle.environment import (
@@ -47,7 +48,12 @@ class _OpenGate:
     data_set: IntermediateDataSet
 
 
-def open_inputs(context: OperatorContext, graph: JobGraph, run: RunTask) -> dict[int, BatchStream]:
+def open_inputs(
+    context: OperatorContext,
+    graph: JobGraph,
+    run: RunTask,
+    credentials: CredentialFiles | None,
+) -> dict[int, BatchStream]:
     """The vertex's inputs by number; edges into one input are read one after another.
 
     Only indexes are read here, which names a lost partition before any work is done. Raises
@@ -64,6 +70,7 @@ def open_inputs(context: OperatorContext, graph: JobGraph, run: RunTask) -> dict
             shuffle_dir=run.shuffle_directory,
             local_address=run.data_address,
             limits=limits,
+            credentials=credentials,
         )
         context.cleanup.callback(reader.close)
         gates.append(_OpenGate(gate, reader, _data_set(graph, gate)))
@@ -100,12 +107,13 @@ def open_outputs(
     )
 
 
-def lost_inputs(job_id: str, run: RunTask) -> list[str]:
+def lost_inputs(job_id: str, run: RunTask, credentials: CredentialFiles | None) -> list[str]:
     """Names of all partitions of the attempt's inputs that are lost, as far as can be seen."""
     return lost_partitions(
         [source for gate in run.deployment.inputs for source in _partitions(job_id, gate)],
         shuffle_dir=run.shuffle_directory,
         local_address=run.data_address,
+        credentials=credentials,
     )
 
 

@@ -21,6 +21,7 @@ from holdover.config import (
 )
 from holdover.errors import ClusterError
 from holdover.runtime.real import real_runtime
+from holdover.runtime.transport_security import credential_files
 
 # A leader that is found within this time is not worth a message.
 _PATIENCE_S = 1.0
@@ -69,8 +70,8 @@ class Target:
         observer = observer or LeaderNotices()
         if self.addresses:
             return Client(self.addresses, config, observer=observer)
-        runtime = real_runtime()
         if not self.is_local():
+            runtime = real_runtime(credentials=credential_files(config))
             configured = [entry.key for entry in config.to_entries()]
             lookup = None
             if any(option.key in configured for option in _RECORDS):
@@ -78,7 +79,7 @@ class Target:
             address = f"{config.get(JOBMANAGER_RPC_ADDRESS)}:{config.get(JOBMANAGER_RPC_PORT)}"
             return Client(address, config, runtime, leader_lookup=lookup, observer=observer)
         directory = local_directory(self.directory)
-        local = LocalCluster(directory, runtime=runtime)
+        local = LocalCluster(directory)
         if not local.recorded():
             state = "is stopped" if local.address else "was never started"
             raise NoClusterKnown(
@@ -86,7 +87,7 @@ class Target:
                 " or name another's JobManager with --address HOST:PORT"
             )
         lookup = local.leader_lookup()
-        return Client(local.address, config, runtime, leader_lookup=lookup, observer=observer)
+        return Client(local.address, config, local.runtime, leader_lookup=lookup, observer=observer)
 
 
 def is_for_job(define: str) -> bool:

@@ -20,6 +20,7 @@ from holdover.cli.command_line import (
 
 if TYPE_CHECKING:
     from holdover.cli.demo_run import Facts
+    from holdover.cli.demo_screen import DemoScreen
     from holdover.cli.tpch.query import Query
 
 # Some 10 to 30 seconds of work on two cores.
@@ -43,6 +44,9 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the directory, with logs and result.")
     ] = False,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Secure all connections with certificates of its own.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a TPC-H query on a local cluster, kill its JobManager half way, and check the result.
@@ -56,14 +60,16 @@ def demo(
         tell(f"query {query_number} is not among those written for Holdover: {known}")
         raise typer.Exit(2)
     with errors_told():
-        facts = _demonstrate(QUERIES[query_number], scale, directory, keep, as_json)
+        facts = _demonstrate(QUERIES[query_number], scale, directory, keep, tls, as_json)
     if as_json:
         write_json(facts.as_json())
     if not facts.good:
         raise typer.Exit(1)
 
 
-def _demonstrate(query: Query, scale: float, wanted: Path | None, keep: bool, quiet: bool) -> Facts:
+def _demonstrate(
+    query: Query, scale: float, wanted: Path | None, keep: bool, tls: bool, quiet: bool
+) -> Facts:
     import shutil
 
     from holdover.cli.command_line import human_bytes
@@ -84,7 +90,8 @@ def _demonstrate(query: Query, scale: float, wanted: Path | None, keep: bool, qu
     )
     place = new_directory(wanted, "--directory", "holdover-demo-")
     try:
-        facts = run(until_terminated(Demonstration(query, data, place, screen).run()))
+        options = _certificates(place, screen) if tls else {}
+        facts = run(until_terminated(Demonstration(query, data, place, screen, options).run()))
     except typer.Exit as ended:
         keep = keep or ended.exit_code != EXIT_INTERRUPTED
         raise
@@ -95,6 +102,16 @@ def _demonstrate(query: Query, scale: float, wanted: Path | None, keep: bool, qu
             shutil.rmtree(place)
     screen.end(facts.good, _summary(facts))
     return facts
+
+
+def _certificates(place: Path, screen: DemoScreen) -> dict[str, str]:
+    """Makes some; returns the options that use them."""
+    from holdover.cli.certificate_authority import make_certificates, security_options
+
+    directory = place / "certificates"
+    make_certificates(directory, (), days=1)
+    screen.step("TLS", "every connection is secured, and both sides show a certificate")
+    return security_options(directory)
 
 
 def _summary(facts: Facts) -> str:

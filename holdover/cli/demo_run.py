@@ -126,14 +126,24 @@ class Facts:
 class Demonstration:
     """One run; `facts` fills while it goes on."""
 
-    def __init__(self, query: Query, data: TpchData, directory: Path, screen: DemoScreen) -> None:
+    def __init__(
+        self,
+        query: Query,
+        data: TpchData,
+        directory: Path,
+        screen: DemoScreen,
+        options: dict[str, str],
+    ) -> None:
+        """`options` are for all processes of the cluster."""
         self.facts = Facts()
         self._query = query
         self._data = data
         self._screen = screen
         self._output = directory / "output"
         self._ledger = directory / "ledger"
-        self._cluster = LocalCluster(directory / "cluster", taskmanagers=TASKMANAGERS, slots=SLOTS)
+        self._cluster = LocalCluster(
+            directory / "cluster", taskmanagers=TASKMANAGERS, slots=SLOTS, options=options
+        )
         self._half_or_over = asyncio.Event()
 
     async def run(self) -> Facts:

@@ -32,6 +32,7 @@ from holdover.coordination.leader_services import configured_leader_service
 from holdover.errors import ClusterError, HoldoverError
 from holdover.runtime import ExitStatus, Runtime
 from holdover.runtime.real import real_runtime
+from holdover.runtime.transport_security import credential_files
 
 JOBMANAGER = "jobmanager"
 # Modules that are run as processes.
@@ -92,7 +93,6 @@ class LocalCluster:
         self.slots = slots
         self.options: dict[str, str] = {}
         self._environment = dict(os.environ if environment is None else environment)
-        self._runtime = runtime or real_runtime()
         self._processes: dict[str, ProcessIdentity] = {}
         # Those whose unexpected end is an error while we wait for the cluster.
         self._expected: list[str] = []
@@ -100,6 +100,7 @@ class LocalCluster:
         self._read_record()
         if options is not None:
             self.options = dict(options)
+        self._runtime = runtime or _runtime_with(self.options)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -157,6 +158,11 @@ class LocalCluster:
     def recorded(self) -> list[str]:
         """Names of the processes that were started and not stopped; some may have died since."""
         return list(self._processes)
+
+    @property
+    def runtime(self) -> Runtime:
+        """The world with what it takes to speak to the cluster."""
+        return self._runtime
 
     def client(self, observer: LeaderObserver | None = None) -> Client:
         """A client that finds the leader by its record."""
@@ -388,6 +394,12 @@ class LocalCluster:
         new = self._record_path.with_suffix(".json.new")
         new.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         new.replace(self._record_path)
+
+
+def _runtime_with(options: Mapping[str, str]) -> Runtime:
+    """This machine, as far as a process with these options is let into the cluster."""
+    secured = {key: text for key, text in options.items() if key.startswith("security.")}
+    return real_runtime(credentials=credential_files(Configuration.of(secured)))
 
 
 def leader_lookup(runtime: Runtime, configuration: Configuration) -> LeaderLookup:

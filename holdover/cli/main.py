@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from holdover.cli import cluster_commands, event_commands, job_commands
+from holdover.cli.certs_command import certs
 from holdover.cli.chaos import chaos
 from holdover.cli.run_scenario import run_scenario
 from holdover.cli.simulate_commands import simulate
@@ -39,6 +40,7 @@ job_commands.register(app)
 app.add_typer(event_commands.app, name="events")
 app.command("simulate")(simulate)
 app.command("run")(run_scenario)
+app.command("certs")(certs)
 app.command("chaos")(chaos)
 
 # Commands that hand all their arguments on.

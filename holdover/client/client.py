@@ -92,7 +92,8 @@ class Client:
         Args:
             address: `host:port` of a JobManager, or of several that may lead. None at all means
                 `jobmanager.rpc.address` and `.port`, unless there is a `leader_lookup`.
-            config: options; their defaults when None.
+            config: options; their defaults when None. Those of `security.ssl` are for this
+                machine: raises ConfigurationError when their files cannot work.
             runtime: the world; this machine when None.
             leader_lookup: finds the leader's address outside, for example in the record that
                 leaders keep in their storage directory.
@@ -104,7 +105,7 @@ class Client:
         if not addresses and leader_lookup is None:
             host, port = config.get(JOBMANAGER_RPC_ADDRESS), config.get(JOBMANAGER_RPC_PORT)
             addresses = [f"{host}:{port}"]
-        self._runtime = runtime or _this_machine()
+        self._runtime = runtime or _this_machine(config)
         self._leader = LeaderConnection(
             self._runtime, addresses, timeouts or timeouts_of(config), leader_lookup, observer
         )
@@ -369,7 +370,9 @@ def timeouts_of(config: Configuration) -> ClientTimeouts:
     )
 
 
-def _this_machine() -> Runtime:
-    from holdover.runtime.real import real_runtime  # only where no other world is given
+def _this_machine(config: Configuration) -> Runtime:
+    # Only where no other world is given.
+    from holdover.runtime.real import real_runtime
+    from holdover.runtime.transport_security import credential_files
 
-    return real_runtime()
+    return real_runtime(credentials=credential_files(config))

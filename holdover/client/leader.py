@@ -18,7 +18,7 @@ import grpc.aio
 
 from holdover.client.refusals import Transience, transience, what_the_caller_did
 from holdover.errors import ClusterError, ClusterUnreachable, NotReady
-from holdover.runtime import Runtime
+from holdover.runtime import Runtime, may_be_insecure
 from holdover.v1.jobmanager_pb2 import GetClusterRequest, GetClusterResponse
 from holdover.v1.jobmanager_pb2_grpc import JobManagerStub
 
@@ -115,6 +115,8 @@ class _Search:
     #: A ready leader that has said "not found" was confirmed to be one at this address.
     confirmed: str = ""
     problem: ClusterError | None = None
+    #: Why there is no secure connection, by address; finding out costs an attempt of its own.
+    obstacles: dict[str, str] = field(default_factory=dict)
 
 
 class LeaderConnection:
@@ -339,7 +341,12 @@ class LeaderConnection:
                 search.queue.insert(0, address)  # asked once more, now that it is known to be ready
                 return
         search.confirmed = ""
-        self._note_problem(search, address, what.reason, not_ready=what.not_ready)
+        reason = what.reason
+        if may_be_insecure(error.details() or ""):
+            if address not in search.obstacles:
+                search.obstacles[address] = await self._runtime.network.obstacle(address)
+            reason = search.obstacles[address] or reason
+        self._note_problem(search, address, reason, not_ready=what.not_ready)
         self._follow(search, address, what.leader_address)
         await self._drop_surplus_channels(keep=(*search.queue, self._leader, *self._addresses))
 

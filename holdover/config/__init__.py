@@ -75,7 +75,14 @@ from holdover.config.options import (
     TASKMANAGER_RPC_PORT,
     TASKMANAGER_TASK_PROCESS_SPARE,
 )
-from holdover.config.relations import RELATIONS
+from holdover.config.relations import RELATIONS, REQUIREMENTS
+from holdover.config.security_options import (
+    SECURITY_SSL_CA,
+    SECURITY_SSL_CERTIFICATE,
+    SECURITY_SSL_ENABLED,
+    SECURITY_SSL_EXPECTED_NAME,
+    SECURITY_SSL_PRIVATE_KEY,
+)
 from holdover.config.values import Option, format_duration, format_size
 
 __all__ = [
@@ -113,6 +120,7 @@ __all__ = [
     "PARALLELISM_DEFAULT",
     "PARALLELISM_MAX",
     "RELATIONS",
+    "REQUIREMENTS",
     "RESERVED_ENVIRONMENT",
     "RESTART_STRATEGY_EXPONENTIAL_DELAY_ATTEMPTS",
     "RESTART_STRATEGY_EXPONENTIAL_DELAY_BACKOFF_MULTIPLIER",
@@ -123,6 +131,11 @@ __all__ = [
     "RESTART_STRATEGY_FIXED_DELAY_DELAY",
     "RESTART_STRATEGY_TYPE",
     "RPC_CALL_TIMEOUT",
+    "SECURITY_SSL_CA",
+    "SECURITY_SSL_CERTIFICATE",
+    "SECURITY_SSL_ENABLED",
+    "SECURITY_SSL_EXPECTED_NAME",
+    "SECURITY_SSL_PRIVATE_KEY",
     "SHUFFLE_COMPRESSION",
     "SHUFFLE_FETCH_RETRY_TIMEOUT",
     "SHUFFLE_MODE",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdover.config.file import read_config_file
 from holdover.config.options import OPTIONS
-from holdover.config.relations import RELATIONS
+from holdover.config.relations import RELATIONS, REQUIREMENTS
 from holdover.config.values import Option
 from holdover.errors import ConfigurationError
 
@@ -62,6 +62,7 @@ class Configuration:
             for key, option in OPTIONS.items()
         }
         self._check_relations()
+        self._check_requirements()
 
     @classmethod
     def load(
@@ -155,6 +156,25 @@ class Configuration:
                 f" {greater.key} ({self._setting(greater)}): otherwise {relation.reason}",
                 key=lesser.key,
             )
+
+    def _check_requirements(self) -> None:
+        for requirement in REQUIREMENTS:
+            switch = requirement.switch
+            is_on = self._values[switch.key]
+            for option in requirement.needed if is_on else ():
+                if not self._values[option.key]:
+                    raise ConfigurationError(
+                        f"{switch.key} ({self._setting(switch)}) needs {option.key}, which is not"
+                        " set",
+                        key=option.key,
+                    )
+            for option in (*requirement.needed, *requirement.optional):
+                if self._values[option.key] and switch.key not in self._settings:
+                    raise ConfigurationError(
+                        f"{option.key} ({self._setting(option)}) has no effect while"
+                        f" {switch.key} is not set: set it to true, or to false if that is meant",
+                        key=switch.key,
+                    )
 
 
 def _is_the_same_everywhere(option: Option[Any]) -> bool:

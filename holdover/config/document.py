@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdover.config.options import OPTIONS
-from holdover.config.relations import RELATIONS
+from holdover.config.relations import RELATIONS, REQUIREMENTS
 
 _INTRODUCTION = """\
 # Configuration
@@ -47,4 +47,10 @@ def configuration_page() -> str:
         f" `{relation.greater.key}`: otherwise {relation.reason}.\n"
         for relation in RELATIONS
     ]
-    return _INTRODUCTION + "".join(rows) + _RELATIONS + "".join(relations)
+    requirements = [
+        f"- `{requirement.switch.key}: true` needs"
+        f" {', '.join(f'`{option.key}`' for option in requirement.needed)}; where one of them is"
+        " set, the switch must be set too.\n"
+        for requirement in REQUIREMENTS
+    ]
+    return _INTRODUCTION + "".join((*rows, _RELATIONS, *relations, *requirements))

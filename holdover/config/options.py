@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from holdover.config.security_options import SECURITY_OPTIONS
 from holdover.config.values import (
     Boolean,
     Choice,
@@ -471,5 +472,7 @@ LOG_LEVEL = Option(
 
 #: All options by key, in the order of the documentation.
 OPTIONS: Final[dict[str, Option[object]]] = {
-    option.key: option for option in list(globals().values()) if isinstance(option, Option)
+    option.key: option
+    for option in (*globals().values(), *SECURITY_OPTIONS)
+    if isinstance(option, Option)
 }

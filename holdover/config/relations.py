@@ -18,7 +18,14 @@ from holdover.config.options import (
     TASKMANAGER_REGISTRATION_MAX_BACKOFF,
     TASKMANAGER_REGISTRATION_TIMEOUT,
 )
-from holdover.config.values import Relation
+from holdover.config.security_options import (
+    SECURITY_SSL_CA,
+    SECURITY_SSL_CERTIFICATE,
+    SECURITY_SSL_ENABLED,
+    SECURITY_SSL_EXPECTED_NAME,
+    SECURITY_SSL_PRIVATE_KEY,
+)
+from holdover.config.values import Relation, Requirement
 
 #: Pairs of which one must be below the other.
 RELATIONS: Final = (
@@ -57,5 +64,14 @@ RELATIONS: Final = (
         JOB_EVENT_STORE_WRITE_BUFFER_MAX_SIZE,
         or_equal=True,
         reason="the buffer would be full before it is written out",
+    ),
+)
+
+#: Switches, and what is needed when they are on.
+REQUIREMENTS: Final = (
+    Requirement(
+        SECURITY_SSL_ENABLED,
+        (SECURITY_SSL_CERTIFICATE, SECURITY_SSL_PRIVATE_KEY, SECURITY_SSL_CA),
+        (SECURITY_SSL_EXPECTED_NAME,),
     ),
 )

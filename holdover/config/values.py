@@ -263,6 +263,22 @@ class DirectoryPath:
 
 
 @dataclass(frozen=True, slots=True)
+class FilePath:
+    """A file, or none: as in `DirectoryPath`, or empty."""
+
+    @property
+    def name(self) -> str:
+        return "path"
+
+    @property
+    def allowed(self) -> str:
+        return f"empty, or {DirectoryPath().allowed}"
+
+    def parse(self, text: str) -> str:
+        return DirectoryPath().parse(text) if text else ""
+
+
+@dataclass(frozen=True, slots=True)
 class StoragePath:
     """A directory as in `DirectoryPath`, or one in an object store."""
 
@@ -342,3 +358,16 @@ class Relation:
     greater: Option[int] | Option[float]
     or_equal: bool
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """When `switch` is on, all of `needed` must be set.
+
+    When they or `optional` are set and nobody has said whether the switch is on, somebody believes
+    to have what he has not.
+    """
+
+    switch: Option[bool]
+    needed: tuple[Option[str], ...]
+    optional: tuple[Option[str], ...]

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import grpc.aio
 
 from holdover import config as options
 from holdover.config import Configuration
+from holdover.coordination.first_of import first_of
 from holdover.coordination.heartbeat import RpcFailureCounter
 from holdover.coordination.leader import LeaderRetrieval
 from holdover.coordination.leader_finder import LeaderCandidate, LeaderFinder
 from holdover.coordination.registration import Inventory, RegistrationAnswer, register
 from holdover.coordination.registration_pace import RegistrationPace
 from holdover.coordination.rpc_call import CallFailed, answer
-from holdover.runtime import Runtime
+from holdover.runtime import Runtime, may_be_insecure
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
 from holdover.v1.taskmanager_pb2 import (
@@ -37,8 +38,6 @@ from holdover.v1.taskmanager_pb2_grpc import ResourceManagerStub
 
 if TYPE_CHECKING:
     from holdover.v1.taskmanager_pb2_grpc import ResourceManagerAsyncStub
-
-ResultT = TypeVar("ResultT")
 
 #: After a failed heartbeat the next follows this soon, or a tenth of the interval if that is less.
 _RETRY_S = 0.2
@@ -276,6 +275,8 @@ class JobManagerConnection:
                     return
                 if self._look_again.is_set():
                     break
+                if failures == 0 and may_be_insecure(failure):
+                    failure = await self._runtime.network.obstacle(candidate.address) or failure
                 level = _log.info if failures == 0 else _log.debug
                 level("cannot register", address=candidate.address, reason=failure)
             if not self._look_again.is_set():
@@ -286,7 +287,7 @@ class JobManagerConnection:
                 if self._record_changed.is_set():
                     # It appeared while its address was tried: the next attempt is due at once.
                     pace.start_anew()
-                await _first_of(self._look_again.wait(), asyncio.sleep(pace.pause_s(draw)))
+                await first_of(self._look_again.wait(), asyncio.sleep(pace.pause_s(draw)))
             if self._look_again.is_set():
                 # Another leader: it is about to be ready, however long its predecessor was away.
                 pace.start_anew()
@@ -295,7 +296,7 @@ class JobManagerConnection:
         """One attempt; the reason when it failed."""
         self._trying = candidate
         try:
-            attempt = await _first_of(self._attempt(candidate), self._look_again.wait())
+            attempt = await first_of(self._attempt(candidate), self._look_again.wait())
         finally:
             self._trying = None
         return attempt if isinstance(attempt, str) or attempt is None else "a newer leader was seen"
@@ -480,20 +481,6 @@ class JobManagerConnection:
                     return
         finally:
             call.cancel()
-
-
-async def _first_of(
-    work: Coroutine[Any, Any, ResultT], other: Coroutine[Any, Any, Any]
-) -> ResultT | bool:
-    """The result of `work` when it ends first (or at the same time), True when the other does."""
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(other)]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    return True if tasks[0].cancelled() else tasks[0].result()
 
 
 async def _for_ever() -> None:

@@ -26,7 +26,7 @@ from holdover.runtime.errors import (
     TaskProcessesUnavailable,
     TaskProcessGone,
 )
-from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX, Network, Server
+from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX, Network, Server, may_be_insecure
 from holdover.runtime.objects import (
     NoObjects,
     ObjectVersion,
@@ -94,4 +94,5 @@ __all__ = [
     "VersionedObject",
     "VersionedObjects",
     "is_object_url",
+    "may_be_insecure",
 ]

@@ -18,6 +18,10 @@ GRPC_MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
 _PORT_MAX = 65_535
 
+# In the text of a call that reached none of its server's addresses.
+_NO_CONNECTION = "failed to connect"
+_OTHER_CAUSES = ("refused", "imeout", "imed out", "unreachable")
+
 ServicerT = TypeVar("ServicerT")
 
 
@@ -80,3 +84,19 @@ class Network(Protocol):
     ) -> Server:
         """A new server for `host:port`, not yet bound."""
         ...
+
+    async def obstacle(self, address: str) -> str:
+        """What keeps this process from a secure connection to a server, in words for people.
+
+        Empty when nothing is known. Takes some seconds at most; see `may_be_insecure`.
+        """
+        ...
+
+
+def may_be_insecure(failure: str) -> bool:
+    """Whether a call may have failed for want of a certificate, as far as gRPC's text tells.
+
+    It says little of certificates, and nothing when it is the server that refuses them. Then
+    `Network.obstacle` knows more.
+    """
+    return _NO_CONNECTION in failure and not any(cause in failure for cause in _OTHER_CAUSES)

@@ -12,19 +12,25 @@ from holdover.runtime.real_disk import LocalDisk
 from holdover.runtime.real_network import TcpNetwork
 from holdover.runtime.real_processes import ForkedTaskProcesses
 from holdover.runtime.storage_disk import ObjectStorage, StorageDisk
+from holdover.runtime.transport_security import CredentialFiles
 
 
-def real_runtime(*, partition_servers: PartitionServers | None = None) -> Runtime:
+def real_runtime(
+    *,
+    partition_servers: PartitionServers | None = None,
+    credentials: CredentialFiles | None = None,
+) -> Runtime:
     """This machine's clock, randomness, network, disk and processes.
 
-    `partition_servers` is given by processes that serve partitions.
+    `partition_servers` is given by processes that serve partitions, `credentials` by those whose
+    connections are secured (`security.ssl.enabled`).
     """
     clock, randomness = SystemClock(), SystemRandomness()
     objects = ObjectStorage(clock, randomness)
     return Runtime(
         clock=clock,
         randomness=randomness,
-        network=TcpNetwork(),
+        network=TcpNetwork(credentials),
         disk=StorageDisk(LocalDisk(), objects),
         task_processes=ForkedTaskProcesses(),
         partition_servers=partition_servers or NoPartitionServers(),

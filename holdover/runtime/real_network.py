@@ -1,4 +1,4 @@
-"""gRPC over TCP."""
+"""gRPC over TCP, with mutual TLS where it is configured."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import grpc.aio
 
 from holdover.runtime.errors import AddressInUse, AddressUnavailable
 from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX, Server, ServicerT, split_address
+from holdover.runtime.tls_channel import RenewedChannel
+from holdover.runtime.tls_obstacle import obstacle_at
+from holdover.runtime.transport_security import CredentialFiles, Credentials
 
 # Keepalive is chosen here for both sides: a server closes connections that ping more often than it
 # allows, so what it allows must stay below what clients do (case P58). It only cleans up
@@ -65,25 +68,53 @@ _SERVER_OPTIONS: _OptionList = [
 class TcpNetwork:
     """Channels and servers on this machine's network."""
 
+    def __init__(self, files: CredentialFiles | None = None) -> None:
+        """With `files`, everybody shows a certificate and asks for one; without, nobody does."""
+        self._files = files
+
     def channel(self, address: str) -> grpc.aio.Channel:
         """See `Network.channel`."""
         split_address(address)  # gRPC would take a missing port for 443
-        return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        if self._files is None:
+            return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        options: list[tuple[str, int | str]] = [*_CHANNEL_OPTIONS]
+        if self._files.security.expected_name:
+            options.append(("grpc.ssl_target_name_override", self._files.security.expected_name))
+
+        def secure_channel(credentials: Credentials) -> grpc.aio.Channel:
+            return grpc.aio.secure_channel(
+                address,
+                grpc.ssl_channel_credentials(
+                    credentials.ca, credentials.private_key, credentials.certificate_chain
+                ),
+                options=options,
+            )
+
+        return RenewedChannel(secure_channel, self._files)
 
     def server(
         self, bind_address: str, *, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
     ) -> Server:
         """See `Network.server`."""
-        return TcpServer(bind_address, interceptors)
+        return TcpServer(bind_address, interceptors, self._files)
+
+    async def obstacle(self, address: str) -> str:
+        """See `Network.obstacle`."""
+        security = None if self._files is None else self._files.security
+        return await asyncio.to_thread(obstacle_at, address, security)
 
 
 class TcpServer:
     """One gRPC server on one TCP port."""
 
     def __init__(
-        self, bind_address: str, interceptors: Sequence[grpc.aio.ServerInterceptor]
+        self,
+        bind_address: str,
+        interceptors: Sequence[grpc.aio.ServerInterceptor],
+        files: CredentialFiles | None = None,
     ) -> None:
         self._bind_address = bind_address
+        self._files = files
         self._server = grpc.aio.server(
             interceptors=interceptors,
             options=_SERVER_OPTIONS,
@@ -115,7 +146,12 @@ class TcpServer:
         if obstacle is not None:
             raise obstacle
         try:
-            port = self._server.add_insecure_port(self._bind_address)
+            if self._files is None:
+                port = self._server.add_insecure_port(self._bind_address)
+            else:
+                port = self._server.add_secure_port(
+                    self._bind_address, _server_credentials(self._files)
+                )
         except RuntimeError as refused:
             # Somebody took it since the look a moment ago.
             raise AddressInUse(self._bind_address) from refused
@@ -125,6 +161,31 @@ class TcpServer:
     async def stop(self, grace_s: float) -> None:
         """See `Server.stop`."""
         await self._server.stop(grace_s)
+
+
+def _server_credentials(files: CredentialFiles) -> grpc.ServerCredentials:
+    """Asks every client for a certificate; a new connection gets what is new in the files."""
+    latest = files.current
+
+    def configuration(credentials: Credentials) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration(
+            [(credentials.private_key, credentials.certificate_chain)], credentials.ca
+        )
+
+    def newer() -> grpc.ServerCertificateConfiguration | None:
+        # gRPC calls this from threads of its own, before each handshake.
+        nonlocal latest
+        current = files.current
+        if current.version == latest.version:
+            return None
+        latest = current
+        return configuration(current)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(latest),
+        newer,  # type: ignore[arg-type]  # the stubs do not know that None means "no change"
+        require_client_authentication=True,
+    )
 
 
 def _obstacle_to_bind(bind_address: str) -> OSError | None:

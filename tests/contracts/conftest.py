@@ -10,6 +10,8 @@ is therefore a fixture that depends on `world` and looks whether it is there:
     @pytest.fixture
     async def disk_arm(world: World | None, tmp_path: Path) -> DiskArm: ...
 
+The suites of the network run in a third arm, "secured": the real world with mutual TLS.
+
 A module that has no simulated counterpart yet stays in the real world with
 `pytestmark = pytest.mark.asyncio(loop_factories=["real"])`.
 """
@@ -21,7 +23,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import pytest
 
@@ -30,12 +32,17 @@ from holdover.runtime.real import real_runtime
 from simulator.world.process import CURRENT
 from simulator.world.storage import SimulatedStorage
 from simulator.world.world import World
+from tests.doubles.certificates import authority, files_in, node
 from tests.doubles.s3_server import S3Proxy, environment, make_bucket, moto_server, s3_proxy
 
 #: Names of the fixtures that exist in both worlds.
 IN_BOTH_WORLDS = ("runtime_arm", "disk_arm")
 
 _NUMBERS = itertools.count()
+#: Modules with a secured arm.
+SECURED = ("test_network_contract.py", "test_network_calls_contract.py")
+
+_SECURED_LOOPS: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 _WORLDS: WeakKeyDictionary[asyncio.AbstractEventLoop, World] = WeakKeyDictionary()
 
 
@@ -45,12 +52,21 @@ def _loop_of_a_new_world() -> asyncio.AbstractEventLoop:
     return world.loop
 
 
+def _loop_of_a_secured_process() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    _SECURED_LOOPS.add(loop)
+    return loop
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Function
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The worlds that a test runs in."""
     if any(name in item.fixturenames for name in IN_BOTH_WORLDS):
-        return {"real": asyncio.new_event_loop, "simulated": _loop_of_a_new_world}
+        worlds = {"real": asyncio.new_event_loop, "simulated": _loop_of_a_new_world}
+        if item.path.name in SECURED:
+            worlds["secured"] = _loop_of_a_secured_process
+        return worlds
     return {"real": asyncio.new_event_loop}
 
 
@@ -74,10 +90,21 @@ async def world() -> AsyncIterator[World | None]:
     assert world.failures == []
 
 
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a process of this machine, by an authority that trusts nobody else."""
+    return node(tmp_path_factory.mktemp("certificates"), authority())
+
+
 @pytest.fixture
-async def runtime_arm(world: World | None) -> Runtime:
+async def runtime_arm(world: World | None, certificates: Path) -> Runtime:
     """A whole runtime."""
-    return real_runtime() if world is None else world.runtime(CURRENT.get())
+    if world is not None:
+        return world.runtime(CURRENT.get())
+    if asyncio.get_running_loop() in _SECURED_LOOPS:
+        files = await asyncio.to_thread(files_in, certificates)
+        return real_runtime(credentials=files)
+    return real_runtime()
 
 
 @pytest.fixture(params=["of-the-runtime", "storage-by-itself"])

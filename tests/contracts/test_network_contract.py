@@ -206,6 +206,19 @@ async def test_a_stopped_server_ends_running_calls_after_its_grace(runtime_arm: 
     await connection.channel.close()
 
 
+async def test_nothing_stands_in_the_way_of_a_connection_that_works(
+    runtime_arm: Runtime, connection: Connection
+) -> None:
+    assert await runtime_arm.network.obstacle(connection.address) == ""
+
+
+async def test_a_server_that_is_not_there_is_no_matter_of_security(runtime_arm: Runtime) -> None:
+    server = runtime_arm.network.server("127.0.0.1:0")
+    port = await server.start()
+    await server.stop(0)
+    assert await runtime_arm.network.obstacle(f"127.0.0.1:{port}") == ""
+
+
 @pytest.mark.slow
 async def test_a_server_that_was_away_is_found_within_two_seconds(runtime_arm: Runtime) -> None:
     """P51: back-off that grew while nobody listened does not outlast the return."""

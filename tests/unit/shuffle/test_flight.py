@@ -19,8 +19,8 @@ from shuffle.flight import (
     FetchInterrupted,
     FlightPartitionClient,
     FlightPartitionServer,
-    FlightPartitionServers,
 )
+from shuffle.flight_servers import FlightPartitionServers
 from shuffle.partition_file import decoded_batch
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
 from tests.unit.shuffle.conftest import IDENTITY, WritePartition
@@ -37,7 +37,7 @@ async def server(shuffle_dir: str) -> AsyncIterator[FlightPartitionServer]:
     def lookup(name: str) -> str | None:
         return partition_base(shuffle_dir, name) + DATA_SUFFIX if name == NAME else None
 
-    server = await FlightPartitionServers().start("127.0.0.1", 0, lookup)
+    server = FlightPartitionServer("127.0.0.1", 0, lookup)
     yield server
     await server.stop()
 

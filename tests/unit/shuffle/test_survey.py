@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from shuffle.environment import PartitionSource
-from shuffle.flight import FlightPartitionServers
+from shuffle.flight_servers import FlightPartitionServers
 from shuffle.partition_file import PartitionWriter
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
 from shuffle.survey import lost_partitions
