@@ -224,9 +224,8 @@ class JobMaster:
                 decision = self._handle(signal)
                 if reply is not None and not reply.done():
                     reply.set_result(decision)
-                if self._inbox:
-                    # However many signals wait, heartbeats are answered between two of them.
-                    await asyncio.sleep(0)
+                # However many signals wait, heartbeats are answered between two of them.
+                await asyncio.sleep(0)
             self._room.set()
             self._wake.clear()
             await self._wake.wait()

@@ -17,7 +17,7 @@ second of the world; what happens meanwhile has its exact time in the record and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from logging import LogRecord
 from typing import Any
@@ -29,7 +29,7 @@ from jobmanager.job_store import JobStore
 from simulator import fault_kinds as kinds
 from simulator.cluster import JOBS_DIRECTORY, LOCAL_DIRECTORY, Node
 from simulator.faults import MadeFault
-from simulator.invariants.stored import as_it_is, files_below
+from simulator.invariants.stored import archived, as_it_is, files_below
 from simulator.quantities import Constant
 from simulator.record import AttemptRecord, RunRecord
 from simulator.scenario import ClusterSpec, JobSpec, NetworkSpec, Scenario, StageSpec
@@ -169,6 +169,18 @@ class Story:
         process.pause()
         loop.call_at(until_s, go_on, context=loop.world_process.context)
 
+    def cancel(self, job: str = "") -> None:
+        """A client asks for the cancellation of a job."""
+        self.make(kinds.CancelJob, job=job or self.job)
+
+    def cancel_is_acknowledged(self, job: str = "") -> bool:
+        """Whether it was told that the job is being cancelled."""
+        return self._run.view.jobs[job or self.job].cancel_acknowledged
+
+    def may_fail(self, message_part: str, job: str = "") -> None:
+        """What the plot does may end a job with this failure."""
+        self._run.view.change_job(job or self.job, failures_allowed=(message_part,))
+
     def remove_log(self) -> None:
         """The first job's event log vanishes, with the directory that holds it."""
         shared = self.world.storages.shared
@@ -200,6 +212,10 @@ class Story:
         node = self.cluster.leader()
         assert node is not None, "nobody leads"
         return node
+
+    def has_ended(self, job: str = "") -> bool:
+        """Whether the end of a job is on the shared storage."""
+        return archived(self._run.view, job or self.job) is not None
 
     def executor(self, name: str) -> TaskExecutor:
         """The living TaskExecutor of a TaskManager."""
@@ -247,8 +263,10 @@ def tell(
     *,
     seed: int = 1,
     trace_lines_max: int = 0,
+    ends: Sequence[str] | None = None,
 ) -> RunRecord:
-    """Run a scenario while the plot happens. Every job must finish, and no invariant break."""
+    """Run a scenario while the plot happens. Every job must finish, or end in these states, and no
+    invariant break."""
     run = _ToldRun(scenario, seed, trace_lines_max)
 
     async def whole() -> None:
@@ -263,7 +281,8 @@ def tell(
         finally:
             run.world.close()
     assert record.findings == [], "\n".join(finding.text for finding in record.findings)
-    assert [job.state for job in record.jobs] == ["FINISHED"] * len(record.jobs), record.jobs
+    expected = list(ends or ["FINISHED"] * len(record.jobs))
+    assert [job.state for job in record.jobs] == expected, record.jobs
     return record
 
 
