@@ -180,6 +180,8 @@ class ResourceManager:
         self._ledger.remove(worker.worker_id)
         self._drop(worker)
         self._tell_all(sig.WorkerLost(worker.worker_id, reason))
+        # A job that has lost slots wants as many as before: others may be free.
+        self._share()
         self.workers_changed.set()
 
     async def watch_heartbeats(self) -> None:

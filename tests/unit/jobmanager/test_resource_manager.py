@@ -130,6 +130,18 @@ async def test_slots_that_are_given_back_go_to_the_job_that_waits() -> None:
         assert it.manager.slot_counts() == (2, 0), "a slot that it does not hold any more"
 
 
+async def test_slots_that_are_lost_with_a_worker_are_replaced_by_free_ones_at_once() -> None:
+    """Nothing else that the job does would bring them: it wants as many as before."""
+    async with resources() as it:
+        job = it.add_job("job", wanted=1)
+        worker = it.register("tm-0")
+        it.register("tm-1")
+        assert job.granted() == [SlotId("tm-0", 0)]
+        it.manager.lose(worker, "it is gone")
+        assert job.granted() == [SlotId("tm-0", 0), SlotId("tm-1", 0)]
+        assert isinstance(job.signals[-2], sig.WorkerLost), "it hears of the loss before"
+
+
 async def test_the_end_of_a_job_frees_its_slots_and_makes_every_worker_delete_it() -> None:
     """P35."""
     async with resources() as it:
