@@ -288,6 +288,13 @@ class ResourceManager:
         """How many slots each job holds that holds any."""
         return self._ledger.held()
 
+    def starving(self) -> list[str]:
+        """Jobs that want more slots although some are free: none, between two steps."""
+        if not self._ledger.first_free(1):
+            return []
+        held = self._ledger.held_by
+        return [job for job, demand in self._demands.items() if held(job) < demand.wanted]
+
     def describe(
         self, worker: WorkerConnection, partitions: int, partition_bytes: int
     ) -> jobmanager_pb2.TaskManagerStatus:

@@ -174,6 +174,7 @@ def leader_view(node: Node) -> LeaderView | None:
         jobs=tuple(running_job(master) for master in services.dispatcher.masters()),
         queues=tuple(OrderQueue(w.worker_id, w.orders_waiting, w.slots) for w in workers),
         slots_held=services.resources.slots_held(),
+        starving=tuple(services.resources.starving()),
     )
 
 

@@ -14,6 +14,7 @@ contradicts an invariant becomes a `Finding`; the same text counts once.
 6. the log cut at any byte recovers                          replays.py
 7. nothing of an ended job remains                           remains.py
 8. every queue is within its bound                           bounds.py
+   and no job waits beside free slots                        slots.py
 9. every job ends after healing; no service fails by itself  progress.py
 """
 
@@ -40,6 +41,7 @@ from simulator.invariants.remains import NothingRemains
 from simulator.invariants.replays import CutLogRecovers, StateEqualsReplay
 from simulator.invariants.reruns import NoNeedlessRerun
 from simulator.invariants.restarts import RestartFindsWork
+from simulator.invariants.slots import NoJobStarves
 from simulator.invariants.view import (
     ClusterView,
     ErrorLogged,
@@ -76,6 +78,7 @@ class Invariants:
             CutLogRecovers.name: functools.partial(CutLogRecovers, source=source),
             NothingRemains.name: NothingRemains,
             QueuesAreBounded.name: QueuesAreBounded,
+            NoJobStarves.name: NoJobStarves,
             JobsEnd.name: JobsEnd,
             NoHiddenMistake.name: NoHiddenMistake,
         }

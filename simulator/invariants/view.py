@@ -94,6 +94,8 @@ class LeaderView:
     queues: tuple[OrderQueue, ...] = ()
     #: Slots that are held by jobs, by job.
     slots_held: Mapping[str, int] = field(default_factory=dict)
+    #: Jobs that want more slots, while some are free.
+    starving: tuple[str, ...] = ()
 
     def job(self, job_id: str) -> RunningJob | None:
         """The job, if this leader runs it."""

@@ -29,6 +29,7 @@ from jobmanager.job_master import JobMaster
 from jobmanager.job_store import JobStore
 from jobmanager.leader_state import LeaderState
 from jobmanager.recovery import ReplayedJob, replay_job
+from jobmanager.resource_manager import ResourceManager
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import failures, returning_workers
 from jobmanager.scheduler.deployment import TaskDeployments
@@ -38,7 +39,7 @@ from jobmanager.scheduler.failures import FailureHandling
 from jobmanager.scheduler.reconciliation import WAIT_TIMER, Reconciliation
 from jobmanager.scheduler.returning_workers import ReturningWorkers
 from jobmanager.scheduler.vertices import Edge, ExecutionVertex
-from jobmanager.worker_connection import ReleaseOrder
+from jobmanager.worker_connection import ReleaseOrder, WorkerConnection
 from shuffle.deletions import Deletions
 from simulator.invariants.bounds import QueuesAreBounded
 from simulator.invariants.deletions import NothingIsDeletedEarly
@@ -50,6 +51,7 @@ from simulator.invariants.remains import NothingRemains
 from simulator.invariants.replays import CutLogRecovers, StateEqualsReplay
 from simulator.invariants.reruns import NoNeedlessRerun
 from simulator.invariants.restarts import RestartFindsWork
+from simulator.invariants.slots import NoJobStarves
 from simulator.invariants.view import Invariant
 from taskmanager.job_graphs import JobGraphs
 from taskmanager.report_queue import ReportQueue
@@ -232,6 +234,14 @@ def _forget_nothing(self: ReportQueue, taken: Sequence[tuple[AttemptKey, Any]]) 
     self._urgent = 0
 
 
+_lose_worker = ResourceManager.lose
+
+
+def _lose_without_sharing(self: ResourceManager, worker: WorkerConnection, reason: str) -> None:
+    with patch.object(self, "_share", lambda: None):
+        _lose_worker(self, worker, reason)
+
+
 # ---------------------------------------------------------------------- progress
 
 
@@ -387,6 +397,12 @@ MUTATIONS = (
         QueuesAreBounded,
         75,
         _one(ReportQueue, "acknowledge", _forget_nothing),
+    ),
+    Mutation(
+        "the slots of a lost TaskManager are not replaced by free ones",
+        NoJobStarves,
+        803,
+        _one(ResourceManager, "lose", _lose_without_sharing),
     ),
     Mutation(
         "a failed subtask is held back for ever",
