@@ -18,7 +18,7 @@ class InvariantBroken(AssertionError):
 def check(scheduler: Scheduler) -> None:
     """Raise InvariantBroken, naming every contradiction, if there is one."""
     core = scheduler.core
-    checks = (_counts, _executions, _readiness, _places, _slots, _splits, _recovery)
+    checks = (_counts, _executions, _readiness, _places, _slots, _splits, _recovery, _absent)
     broken = [contradiction for each in checks for contradiction in each(core)]
     if broken:
         raise InvariantBroken("; ".join(broken))
@@ -110,3 +110,18 @@ def _recovery(core: SchedulerCore) -> Iterator[str]:
         vertex = core.graph.vertex_at(*subtask)
         if vertex.available:
             yield f"{subtask} is awaited and available"
+
+
+def _absent(core: SchedulerCore) -> Iterator[str]:
+    """Finished work that somebody needs and nobody has is awaited, or about to run again."""
+    if core.graph.state not in (JobState.RUNNING, JobState.RECONCILING) or core.graph.commit:
+        return
+    recovery = core.reconciliation
+    for vertex in core.graph.all_subtasks():
+        if vertex.finished is None or vertex.available or not core.graph.needed(vertex):
+            continue
+        if vertex.stored_at in core.expected_back:
+            continue
+        known = recovery is not None and recovery.waiting
+        if not known or not (vertex.id in recovery.awaited or vertex.id in recovery.missing):
+            yield f"{vertex.id} is needed, has no worker, and nothing is done about it"

@@ -212,6 +212,7 @@ class ReturningWorkers:
         self, signal: sig.WorkerRegistered, accepted: dict[AttemptKey, None]
     ) -> None:
         """An inventory is complete: what it lacks is not at that worker, from this moment on."""
+        recovery = self._core.reconciliation
         running = set(signal.running)
         lost: list[LostSubtask] = []
         for vertex in self._graph.at_worker(signal.worker_id):
@@ -219,9 +220,12 @@ class ReturningWorkers:
             if vertex.finished is not None:
                 if key in accepted or key in running:
                     continue
+                had_come = vertex.available
                 self._graph.set_available(vertex, False)
-                if self._core.reconciliation is not None and self._core.reconciliation.waiting:
-                    self._core.reconciliation.gone(vertex)
+                if recovery is not None and recovery.waiting:
+                    if had_come and self._graph.needed(vertex):
+                        recovery.awaited[vertex.id] = None
+                    recovery.gone(vertex)
                 else:
                     lost.append((vertex, events_pb2.RESET_REASON_PARTITION_MISSING))
             elif key not in running:

@@ -146,6 +146,24 @@ def test_a_worker_that_nobody_missed_keeps_its_finished_work_and_loses_its_tasks
     assert world.output() == list(range(8))
 
 
+def test_what_had_come_back_and_is_gone_again_is_missing_when_the_wait_ends() -> None:
+    """It registers in time, and is started anew on an empty disk while others are awaited."""
+    world = started(chain(6))
+    finish(world, "s")
+    worker, _ = holder_of(world, "s", 0)
+    others = [worker_id for worker_id in world.workers if worker_id != worker.worker_id]
+    gone = stored_by(world, worker.worker_id, "s")
+    next_leader(world)
+    before = len(world.log)
+    register(world, worker.worker_id)
+    worker.stored.clear()
+    restart(world, worker.worker_id)
+    register(world, *others)
+    assert resets_of(world, before) == {("s", "PARTITION_MISSING"): gone}
+    world.run_to_end()
+    assert world.output() == list(range(8))
+
+
 def test_readers_of_a_worker_that_has_moved_are_started_anew() -> None:
     world = started(chain(6))
     finish(world, "s")
