@@ -116,6 +116,8 @@ class ResourceManager:
             else:
                 self._ledger.remove(before.worker_id)
                 self._tell_all(sig.WorkerRestarted(before.worker_id))
+                # As after a loss: whoever has lost slots may have others at once.
+                self._share()
         worker = WorkerConnection(
             self._runtime,
             header,

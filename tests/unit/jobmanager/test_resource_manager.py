@@ -142,6 +142,17 @@ async def test_slots_that_are_lost_with_a_worker_are_replaced_by_free_ones_at_on
         assert isinstance(job.signals[-2], sig.WorkerLost), "it hears of the loss before"
 
 
+async def test_slots_that_are_lost_with_a_restart_are_replaced_by_free_ones_at_once() -> None:
+    """A new process has taken the worker's place before anybody missed the old one."""
+    async with resources() as it:
+        job = it.add_job("job", wanted=1)
+        it.register("tm-0")
+        it.register("tm-1")
+        it.manager.register(header("tm-0", incarnation="b"))
+        assert job.granted() == [SlotId("tm-0", 0), SlotId("tm-1", 0)]
+        assert job.signals[-2] == sig.WorkerRestarted("tm-0"), "it hears of it before"
+
+
 async def test_the_end_of_a_job_frees_its_slots_and_makes_every_worker_delete_it() -> None:
     """P35."""
     async with resources() as it:
