@@ -126,7 +126,7 @@ def replayed(story: Story, epoch: int) -> Callable[[], bool]:
     def check() -> bool:
         master = story.cluster.job_master(story.job)
         reports = master.recovery_reports() if master is not None else []
-        return bool(reports) and reports[-1].leader_epoch == epoch
+        return bool(reports) and reports[-1].leader_epoch == epoch and reports[-1].complete
 
     return check
 
