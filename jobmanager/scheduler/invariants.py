@@ -117,11 +117,11 @@ def _absent(core: SchedulerCore) -> Iterator[str]:
     if core.graph.state not in (JobState.RUNNING, JobState.RECONCILING) or core.graph.commit:
         return
     recovery = core.reconciliation
+    known: dict[SubtaskId, None] = {}
+    if recovery is not None and recovery.waiting:
+        known = {**recovery.awaited, **recovery.missing}
     for vertex in core.graph.all_subtasks():
         if vertex.finished is None or vertex.available or not core.graph.needed(vertex):
             continue
-        if vertex.stored_at in core.expected_back:
-            continue
-        known = recovery is not None and recovery.waiting
-        if not known or not (vertex.id in recovery.awaited or vertex.id in recovery.missing):
+        if vertex.stored_at not in core.expected_back and vertex.id not in known:
             yield f"{vertex.id} is needed, has no worker, and nothing is done about it"
