@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from benchmarks.report import Report, Series, ratio
+from benchmarks.serving_process import serving_process
 from shuffle.environment import InputReader, PartitionSource, ResultOutput, ResultWriter
 from shuffle.flight_servers import FlightPartitionServers
 from shuffle.partition_file import PartitionFile
@@ -46,7 +44,7 @@ async def run() -> Report:
     bare = Series("bare Arrow Flight of the same rows", "MB/s")
     with tempfile.TemporaryDirectory(prefix="holdover-bench-") as place:
         _write(Path(place))
-        with _serving(place) as (partition_port, bare_port):
+        with serving_process("benchmarks.shuffle_throughput", place) as (partition_port, bare_port):
             for repetition in range(_REPETITIONS + 1):
                 rates = [
                     _bare_rate(bare_port),
@@ -86,30 +84,6 @@ def _write(place: Path) -> None:
     with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, partition.schema) as rows:
         for batch in partition.read(0, _SUBPARTITIONS):
             rows.write_batch(batch)
-
-
-@contextmanager
-def _serving(place: str) -> Iterator[tuple[int, int]]:
-    """The ports of the other process."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.shuffle_throughput", place],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    try:
-        partition_port, bare_port = map(int, server.stdout.readline().split())
-        yield partition_port, bare_port
-    finally:
-        server.stdin.close()  # the sign to end
-        try:
-            server.wait(15)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-        server.stdout.close()
 
 
 def _bare_rate(port: int) -> float:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from benchmarks.report import Report, Series, ratio
+from benchmarks.serving_process import serving_process
 from holdover.api import Job
 from holdover.cli.certificate_authority import make_certificates, security_options
 from holdover.cli.local_cluster import LocalCluster
@@ -72,7 +71,7 @@ def _fetches(place: str, options: dict[str, str]) -> tuple[Series, Series]:
     secured = Series("partition, one stream, TLS", "MB/s")
     files = credential_files(Configuration.of(options))
     _write(place)
-    with _serving(place) as (plain_port, secured_port):
+    with serving_process("benchmarks.tls", place) as (plain_port, secured_port):
         for repetition in range(_FETCHES + 1):
             rates = [_rate(place, plain_port, None), _rate(place, secured_port, files)]
             if repetition > 0:  # the first one finds nothing in the page cache
@@ -90,30 +89,6 @@ def _write(place: str) -> None:
         columns = {"key": keys, "price": generator.random(_BATCH_ROWS)}
         writer.write(pa.RecordBatch.from_pydict(columns))
     writer.commit()
-
-
-@contextmanager
-def _serving(place: str) -> Iterator[tuple[int, int]]:
-    """The ports of the other process."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.tls", place],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    try:
-        plain_port, secured_port = map(int, server.stdout.readline().split())
-        yield plain_port, secured_port
-    finally:
-        server.stdin.close()  # the sign to end
-        try:
-            server.wait(15)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-        server.stdout.close()
 
 
 def _rate(place: str, port: int, files: CredentialFiles | None) -> float:

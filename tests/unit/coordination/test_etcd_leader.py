@@ -5,38 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
-from holdover.coordination.etcd_leader import EtcdLeaderElection, EtcdLeaderService
+from holdover.coordination.etcd_leader import EtcdLeaderService
 from simulator.world.etcd import SimulatedEtcd
 from simulator.world.process import Process, ProcessState
 from simulator.world.world import World
+from tests.doubles.candidate import Candidate
 
 TTL_S = 10.0
 #: etcd looks for leases that have ended at times, and an election takes some messages.
 ELECTION_S = 1.0
-
-
-@dataclass
-class Candidate:
-    """A process that campaigns, and when it has led."""
-
-    world: World
-    process: Process
-    election: EtcdLeaderElection
-    epochs: list[int] = field(default_factory=list)
-    lost_s: list[float] = field(default_factory=list)
-
-    async def campaign(self) -> None:
-        """Lead as often as possible."""
-        while True:
-            leadership = await self.election.campaign(f"{self.process.name}:1")
-            self.epochs.append(leadership.epoch)
-            await self.election.lost.wait()
-            self.lost_s.append(self.world.now_s)
-            await self.election.step_down()
 
 
 @dataclass

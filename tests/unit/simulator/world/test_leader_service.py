@@ -6,38 +6,18 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
 from holdover.coordination.leader import LeaderRecord
-from simulator.world.leader_client import LeaderServiceClient, LeaseElection
+from simulator.world.leader_client import LeaderServiceClient
 from simulator.world.leader_service import SimulatedLeaderService
-from simulator.world.process import Process, ProcessState
+from simulator.world.process import ProcessState
 from simulator.world.world import World
+from tests.doubles.candidate import Candidate
 
 TTL_S = 10.0
-
-
-@dataclass
-class Candidate:
-    """A process that campaigns, and when it has led."""
-
-    world: World
-    client: LeaderServiceClient
-    process: Process
-    election: LeaseElection
-    epochs: list[int] = field(default_factory=list)
-    lost_s: list[float] = field(default_factory=list)
-
-    async def campaign(self) -> None:
-        """Lead as often as possible."""
-        while True:
-            leadership = await self.election.campaign(f"{self.process.name}:1")
-            self.epochs.append(leadership.epoch)
-            await self.election.lost.wait()
-            self.lost_s.append(self.world.now_s)
-            await self.election.step_down()
 
 
 @dataclass
@@ -48,7 +28,7 @@ class Scene:
     def candidate(self, name: str) -> Candidate:
         process = self.world.process(self.world.host(name), name)
         client = self.service.client(self.world.runtime(process))
-        candidate = Candidate(self.world, client, process, client.election())
+        candidate = Candidate(self.world, process, client.election())
         process.spawn(candidate.campaign())
         return candidate
 
