@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import typer
 
 from holdover.cli.command_line import human_bytes, human_time, tell
-from holdover.client import state_name
+from holdover.client import is_terminal, state_name
 from holdover.v1.common_pb2 import ExecutionState
 from holdover.v1.jobmanager_pb2 import JobStatus, RecoveryMode, VertexStatus
 
@@ -84,13 +84,14 @@ class LineDisplay:
         tell(text)
 
     def show(self, status: JobStatus) -> None:
-        """See `WatchDisplay.show`."""
-        for line in self._news.lines(status):
-            typer.echo(line)
+        """See `WatchDisplay.show`. A job's end is the last line of all."""
+        lines = self._news.lines(status)
         progress = f"{status.subtasks_finished} of {status.subtasks_total} subtasks finished"
         if status.subtasks_total and progress != self._progress:
-            typer.echo(progress)
+            lines.insert(0 if is_terminal(status) else len(lines), progress)
             self._progress = progress
+        for line in lines:
+            typer.echo(line)
 
 
 class BarDisplay:

@@ -92,12 +92,15 @@ class RunningCluster:
             if words in line
         ]
 
-    async def durable(self, job: LedgerJob) -> None:
-        """Wait until every event of the job is on disk: what has finished must not be lost."""
+    async def durable(self, job: LedgerJob, finished: int = 0) -> None:
+        """Wait until the leader has heard of so many finished subtasks, and every event of the job
+        is on disk: what has finished must not be lost."""
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             while True:
-                recovery = (await self.client.describe(job.job_id)).status.recovery
-                if recovery.durable_sequence >= recovery.events_appended > 0:
+                status = (await self.client.describe(job.job_id)).status
+                recovery = status.recovery
+                written = recovery.durable_sequence >= recovery.events_appended > 0
+                if written and status.subtasks_finished >= finished:
                     return
                 await asyncio.sleep(POLL_S)
 

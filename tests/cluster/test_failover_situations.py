@@ -239,7 +239,7 @@ async def test_a_jobmanager_killed_five_times_in_its_recovery_keeps_what_each_on
             lambda leader=leader: job.ledger.ends("S2")["S2", leader] == 1,  # type: ignore[misc]
             f"S2-{leader} ends",
         )
-        await running.durable(job)
+        await running.durable(job, finished=5 + leader + 1)
         assert list((await running.client.cluster()).reconciling_job_ids) == [job.job_id]
         await running.cluster.kill_jobmanager()
     running.cluster.start_jobmanager()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
-from holdover.cli.progress import BarDisplay, News
+from holdover.cli.progress import BarDisplay, LineDisplay, News
 from holdover.v1.common_pb2 import JobState
 from holdover.v1.jobmanager_pb2 import JobStatus, RecoveryMode, RecoveryStatus, VertexStatus
 from tests.doubles.jobmanager_double import status
@@ -47,6 +48,15 @@ def test_a_degraded_event_log_is_news_and_so_is_its_recovery() -> None:
     news.lines(active)
     assert news.lines(degraded) == ["recovery: DEGRADED, disk full"]
     assert news.lines(active) == ["recovery: ACTIVE again"]
+
+
+def test_the_end_of_a_job_is_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    display, ended = LineDisplay(), status("j", JobState.JOB_STATE_FINISHED)
+    ended.subtasks_finished = ended.subtasks_total = 4
+    display.show(ended)
+    progress, end = capsys.readouterr().out.splitlines()
+    assert progress == "4 of 4 subtasks finished"
+    assert end.split()[-1] == "FINISHED"
 
 
 def test_a_bar_shows_the_finished_subtasks_of_a_vertex() -> None:
