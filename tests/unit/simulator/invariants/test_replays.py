@@ -54,6 +54,10 @@ def led(events: Sequence[JobEvent], *, unwritten: int = 0) -> tuple[KnownCluster
     frames = tuple(frame(e, durable + at + 1) for at, e in enumerate(events[durable:]))
     log = WrittenLog(DIRECTORY, frames, 0, 1)
     of = scheduler(replayed(chain(2), events))
+    for vertex in of.core.graph.all_subtasks():
+        if vertex.finished is not None:
+            of.core.workers[vertex.stored_at] = f"{vertex.stored_at}:1"
+            of.core.graph.set_available(vertex, True)
     of.core.schedule_all()
     job = RunningJob("job", of, log)
     cluster = KnownCluster(leading=[LeaderView("jm-0#0", 1, jobs=(job,))])
