@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -98,6 +99,15 @@ def test_an_event_that_is_lost_on_its_way_is_found() -> None:
     logged(HISTORY[:-1], cluster.storage)
     watched(cluster, job).leader_ends(cluster.leading[0])
     assert "s[1]" in cluster.findings[0]
+
+
+def test_a_leader_that_has_a_successor_is_not_held_against_its_log() -> None:
+    cluster, job = led(HISTORY)
+    invariant = watched(cluster, job)
+    invariant.step(replace(step(job.scheduler, sig.JobStarted()), epoch=2))
+    logged(HISTORY[:-1], cluster.storage)
+    invariant.leader_ends(cluster.leading[0])
+    assert cluster.findings == []
 
 
 def test_a_log_that_cannot_be_replayed_is_found() -> None:
