@@ -12,7 +12,7 @@ from pathlib import Path
 from holdover.cli.local_cluster import JOBMANAGER, LocalCluster
 from holdover.client import Client
 from holdover.errors import HoldoverError
-from holdover.v1.jobmanager_pb2 import JobStatus, RecoveryMode, RecoveryReport
+from holdover.v1.jobmanager_pb2 import JobStatus, RecoveryReport
 from shuffle.partition_name import INDEX_SUFFIX, PartitionIdentity, parse_partition_name
 from tests.cluster.ledger_jobs import LedgerJob
 
@@ -99,8 +99,7 @@ class RunningCluster:
             while True:
                 status = (await self.client.describe(job.job_id)).status
                 recovery = status.recovery
-                active = recovery.mode == RecoveryMode.RECOVERY_MODE_ACTIVE
-                written = active and recovery.events_appended > 0 and not recovery.buffered_bytes
+                written = recovery.durable_sequence >= recovery.last_sequence > 0
                 if written and status.subtasks_finished >= finished:
                     return
                 await asyncio.sleep(POLL_S)

@@ -220,7 +220,7 @@ async def test_a_jobmanager_killed_five_times_in_its_recovery_keeps_what_each_on
     """A frozen TaskManager keeps the recovery open. What is ready runs meanwhile: one task
     finishes under each leader, and never again.
     """
-    running = await start_cluster(options={ADOPTION: "1 s"})
+    running = await start_cluster(options={ADOPTION: "100 ms"})
     job = join(running.directory, 5)
     job.gates.close("S2")
     await running.submit(job)
