@@ -26,7 +26,7 @@ from holdover.v1.job_pb2 import JobVertex, Split
 from holdover.v1.taskmanager_pb2 import SplitWanted, TaskEvent, TaskFailed, TaskProcessReady
 from shuffle.environment import ResultWriter
 from shuffle.errors import PartitionLost
-from shuffle.finished_record import delete_record, write_record
+from shuffle.finished_record import RecordWriter
 from shuffle.partition_index import PartitionMetrics
 from taskmanager.operators.cancellation import Cancellation
 from taskmanager.operators.chain import open_chain
@@ -61,6 +61,7 @@ class TaskRunner:
         self._credentials = credentials
         self._commands = TaskCommands(socket)
         self._codes = JobCodeCache()
+        self._records = RecordWriter()
         self._interruptible: Cancellation | None = None
 
     def serve(self) -> int:
@@ -103,7 +104,9 @@ class TaskRunner:
                 self._interruptible = assignment.cancellation
                 assignment.cancellation.check()
                 code = self._codes.get(assignment.run)
-                attempt = _Attempt(assignment, code, self._socket, self._credentials, started_s)
+                attempt = _Attempt(
+                    assignment, code, self._socket, self._credentials, self._records, started_s
+                )
                 finished = attempt.execute()
             finally:
                 self._interruptible = None
@@ -138,6 +141,7 @@ class _Attempt:
         code: JobCode,
         socket: TaskSocket,
         credentials: CredentialFiles | None,
+        records: RecordWriter,
         started_s: float,
     ) -> None:
         self._assignment = assignment
@@ -145,6 +149,7 @@ class _Attempt:
         self._code = code
         self._socket = socket
         self._credentials = credentials
+        self._records = records
         self._started_s = started_s
         self._cleanup = ExitStack()
         self._writer: ResultWriter | None = None
@@ -191,7 +196,7 @@ class _Attempt:
             metrics = self._writer.commit()
             finished.partitions.extend(_partition(i, part) for i, part in enumerate(metrics))
         if self._run.record_finished:
-            write_record(self._run.shuffle_directory, finished)
+            self._records.write(self._run.shuffle_directory, finished)
         return finished
 
     def _pull(self, vertex: JobVertex, stream: BatchStream) -> int:
@@ -218,7 +223,7 @@ class _Attempt:
         self._context.staged_files.clear()
         if self._run.record_finished:
             with suppress(OSError):  # the TaskManager deletes it too, and says what it cannot
-                delete_record(self._run.shuffle_directory, self._assignment.key)
+                self._records.delete(self._run.shuffle_directory, self._assignment.key)
         if self._writer is not None:
             self._writer.abort()
         self._cleanup.close()

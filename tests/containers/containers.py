@@ -21,7 +21,7 @@ from holdover.client import Client
 from holdover.config import Configuration
 from holdover.v1.jobmanager_pb2 import GetClusterResponse
 from tests.cluster.ledger_jobs import LedgerJob, chain
-from tests.doubles.s3_server import free_port
+from tests.doubles.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent

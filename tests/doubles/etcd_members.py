@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -17,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.doubles.ports import free_ports
 
 READY_TIMEOUT_S = 30.0
 ANSWER_TIMEOUT_S = 2.0
@@ -53,7 +54,7 @@ class EtcdMembers:
             self._options += ("--client-cert-auth", "--trusted-ca-file", f"{certificates}/ca.pem")
             self._options += ("--cert-file", f"{certificates}/own.pem")
             self._options += ("--key-file", f"{certificates}/own-key.pem")
-        ports = _free_ports(2 * count)
+        ports = free_ports(2 * count)
         #: host:port of each, for clients.
         self.endpoints = [f"127.0.0.1:{port}" for port in ports[:count]]
         self._peers = [f"http://127.0.0.1:{port}" for port in ports[count:]]
@@ -144,14 +145,3 @@ class EtcdMembers:
 def _architecture() -> str:
     """etcd wants to be told that it runs where it is not supported."""
     return {"aarch64": "arm64"}.get(platform.machine(), "")
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from holdover.cli.main import app
 from holdover.runtime.real import real_runtime
-from tests.doubles.s3_server import free_port
+from tests.doubles.ports import free_port
 
 pytestmark = pytest.mark.blocking_allowed("the command has an event loop of its own")
 
