@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -48,13 +49,14 @@ async def _state(address: str, timeout_s: float, config: ConfigFile, defines: De
     import grpc.aio
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    from holdover.cli.connection import Target
+    from holdover.config import Configuration
     from holdover.errors import ClusterError, ConfigurationError
     from holdover.runtime import may_be_insecure
     from holdover.runtime.real_network import TcpNetwork
     from holdover.runtime.transport_security import credential_files
 
-    configuration = Target((), None, config, defines or ()).configuration()
+    file = str(config) if config is not None else os.environ.get("HOLDOVER_CONFIG")
+    configuration = Configuration.load(file or None, os.environ, defines or ())
     network = TcpNetwork(credential_files(configuration))
     try:
         channel = network.channel(address)
