@@ -26,10 +26,10 @@ from tests.doubles.ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 #: For one command; pulling and building take longer.
-COMMAND_TIMEOUT_S = 120.0
+COMMAND_TIMEOUT_S = 300.0
 BUILD_TIMEOUT_S = 900.0
-UP_TIMEOUT_S = 120.0
-JOB_TIMEOUT_S = 120.0
+UP_TIMEOUT_S = 300.0
+JOB_TIMEOUT_S = 300.0
 POLL_S = 0.1
 SINGLE = ("docker-compose.yml",)
 AVAILABLE = (*SINGLE, "docker-compose.ha.yml")
@@ -205,7 +205,7 @@ class Containers:
         """A client on this machine, over the published ports."""
         count = len(self.files)
         addresses = [f"127.0.0.1:{self.ports[name]}" for name in JOBMANAGERS[:count]]
-        return Client(addresses, Configuration.of({"client.timeout": "10 s"}))
+        return Client(addresses, Configuration.of({"client.timeout": "120 s"}))
 
     async def ready(self, client: Client, taskmanagers: int = 3) -> GetClusterResponse:
         """Wait until so many TaskManagers are registered with a leader."""
