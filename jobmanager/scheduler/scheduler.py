@@ -53,7 +53,7 @@ class Scheduler:
         self._handlers: dict[type, Callable[..., None]] = {
             sig.JobStarted: lambda _: self.core.change_state(JobState.RUNNING),
             sig.RecoveryStarted: lambda s: self._returns.start_recovery(s.previous_workers),
-            sig.WorkerRegistered: self._returns.register,
+            sig.WorkerRegistered: self._on_worker_registered,
             sig.WorkerLost: self._on_worker_lost,
             sig.WorkerRestarted: lambda s: self._restarts.restarted(s.worker_id),
             sig.RoomWanted: lambda s: make_room(self.core, s),
@@ -87,11 +87,16 @@ class Scheduler:
         return self.core.waiting or self._restarts.waiting
 
     def handle(self, signal: sig.Signal) -> Decision:
-        """Decide about one signal. After the job has ended, nothing is decided any more."""
+        """Decide about one signal. After the job has ended, nothing is decided any more.
+
+        A large registration is judged in parts, so that nobody waits long for the event loop: as
+        long as a decision is `unfinished`, the same signal is to be handled again.
+        """
         decision = self.core.decision = Decision()
         if self.ended is None:
             self._handlers[type(signal)](signal)
-            self._settle()
+            if not decision.unfinished:
+                self._settle()
         elif isinstance(signal, sig.SlotsGranted):
             self.core.act(act.ReturnSlots(signal.slots))
         return decision
@@ -113,6 +118,9 @@ class Scheduler:
         if vertex is None or enumerator is None or not self.core.is_current(vertex, key):
             return False, None
         return True, enumerator.next_split(vertex, received)
+
+    def _on_worker_registered(self, signal: sig.WorkerRegistered) -> None:
+        self.core.decision.unfinished = not self._returns.register(signal)
 
     def _on_worker_lost(self, signal: sig.WorkerLost) -> None:
         self._failures.lose_worker(signal.worker_id)
