@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +48,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Containers:
             except AssertionError as error:
                 pytest.skip(f"skipped: no Docker engine with {base} ({error})")
     built = Containers.of("holdover-images", AVAILABLE, tmp_path_factory.mktemp("images"))
-    built.compose("--profile", "client", "build", timeout_s=BUILD_TIMEOUT_S)
+    # Files of tests may run side by side: the second one finds all layers made.
+    with (Path(tempfile.gettempdir()) / "holdover-images.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        built.compose("--profile", "client", "build", timeout_s=BUILD_TIMEOUT_S)
     return built
 
 
