@@ -21,8 +21,10 @@ PYTHONS ?= python3.12 python3.13
 WORKERS ?= 2
 # How long `make chaos` kills processes.
 DURATION ?= 30 min
+# How often `make containers-rounds` repeats what it measures.
+ROUNDS ?= 20
 
-.PHONY: setup demo test lint format bench soak every-step chaos determinism proto docs clean
+.PHONY: setup demo test lint format bench soak every-step chaos containers-rounds determinism proto docs clean
 .DEFAULT_GOAL := setup
 
 setup: $(INSTALLED) $(STUBS)
@@ -83,6 +85,10 @@ every-step: setup
 # TPC-H jobs on local processes that are killed every few seconds; each result is DuckDB's, or it fails.
 chaos: setup
 	$(BIN)/holdover chaos --duration "$(DURATION)" $(ARGS)
+
+# Leaders in containers are killed, paused, stopped and cut off, ROUNDS times each: half an hour.
+containers-rounds: setup
+	CONTAINER_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -rA tests/containers/test_leader_election.py $(ARGS)
 
 # The same seeds in other versions of Python must leave the same traces.
 determinism: setup

@@ -20,6 +20,7 @@ import typer
 from holdover.cli import cluster_commands, event_commands, job_commands
 from holdover.cli.certs_command import certs
 from holdover.cli.chaos import chaos
+from holdover.cli.health_command import health
 from holdover.cli.run_scenario import run_scenario
 from holdover.cli.simulate_commands import simulate
 
@@ -42,6 +43,7 @@ app.command("simulate")(simulate)
 app.command("run")(run_scenario)
 app.command("certs")(certs)
 app.command("chaos")(chaos)
+app.command("health")(health)
 
 # Commands that hand all their arguments on.
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

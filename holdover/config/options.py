@@ -209,7 +209,9 @@ HIGH_AVAILABILITY_ETCD_ENDPOINTS = Option(
     "high-availability.etcd.endpoints",
     Endpoints(),
     "127.0.0.1:2379",
-    "Members of the etcd cluster that elects the leader, where high-availability.type is etcd.",
+    "Members of the etcd cluster that elects the leader, where high-availability.type is etcd. With"
+    " https:// in front they are reached by TLS, with the certificates of security.ssl; with http://"
+    " without; with neither as security.ssl.enabled says.",
 )
 HIGH_AVAILABILITY_LEASE_DURATION = Option(
     "high-availability.lease-duration",

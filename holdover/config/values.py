@@ -17,7 +17,9 @@ T_co = TypeVar("T_co", covariant=True)
 _OBJECT_URL = re.compile(
     r"(s3|gs|az|memory)://[A-Za-z0-9][A-Za-z0-9._-]{0,254}(/[A-Za-z0-9._=-]{1,255}){0,32}"
 )
-_ENDPOINT = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})", re.ASCII)
+_ENDPOINT = re.compile(
+    r"(?:https?://)?((?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5}))", re.ASCII
+)
 _ENDPOINTS_MAX = 9
 _PORT_MAX = 65_535
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", re.ASCII)
@@ -301,7 +303,8 @@ class StoragePath:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Members of a service outside the cluster; the value is their host:port, each once."""
+    """Members of a service outside the cluster; the value is their host:port, each once, and kept
+    in front of it the scheme by which somebody said whether TLS is spoken with them."""
 
     @property
     def name(self) -> str:
@@ -309,16 +312,17 @@ class Endpoints:
 
     @property
     def allowed(self) -> str:
-        return "HOST:PORT of up to nine members with commas between, each once"
+        return (
+            "HOST:PORT of up to nine members with commas between, each once, with http:// or"
+            " https:// in front or neither"
+        )
 
     def parse(self, text: str) -> tuple[str, ...]:
-        endpoints = tuple(part.strip().removeprefix("http://") for part in text.split(","))
-        if len(endpoints) > _ENDPOINTS_MAX or len(set(endpoints)) < len(endpoints):
+        endpoints = tuple(part.strip() for part in text.split(","))
+        matches = [_ENDPOINT.fullmatch(endpoint) for endpoint in endpoints]
+        members = {match[1] for match in matches if match and 0 < int(match[2]) <= _PORT_MAX}
+        if len(endpoints) > _ENDPOINTS_MAX or len(members) < len(endpoints):
             raise ValueError(text)
-        for endpoint in endpoints:
-            match = _ENDPOINT.fullmatch(endpoint)
-            if match is None or not 0 < int(match[1]) <= _PORT_MAX:
-                raise ValueError(text)
         return endpoints
 
 

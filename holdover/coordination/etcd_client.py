@@ -96,7 +96,10 @@ class EtcdClient:
     """See the module. Channels are made when they are first needed."""
 
     def __init__(self, network: Network, endpoints: Sequence[str], call_timeout_s: float) -> None:
-        """`endpoints` are host:port of members; `call_timeout_s` is for one call at one member."""
+        """`endpoints` are host:port of members: `http://` in front of one says that it is reached
+        without TLS, `https://` with it, and neither: as the cluster's own processes.
+        `call_timeout_s` is for one call at one member.
+        """
         self._network = network
         self._endpoints = tuple(endpoints)
         self._call_timeout_s = call_timeout_s
@@ -191,7 +194,10 @@ class EtcdClient:
     def _member(self) -> tuple[str, grpc.aio.Channel]:
         endpoint = self._endpoints[self._first]
         if endpoint not in self._channels:
-            self._channels[endpoint] = self._network.channel(endpoint)
+            scheme, _, address = endpoint.rpartition("://")
+            self._channels[endpoint] = self._network.channel(
+                address, in_clear=scheme == "http", idle_pings=False
+            )
         return endpoint, self._channels[endpoint]
 
 

@@ -70,8 +70,14 @@ class Server(Protocol):
 class Network(Protocol):
     """The way to other processes."""
 
-    def channel(self, address: str) -> grpc.aio.Channel:
+    def channel(
+        self, address: str, *, in_clear: bool = False, idle_pings: bool = True
+    ) -> grpc.aio.Channel:
         """A new channel to `host:port`; the caller closes it.
+
+        Two are for servers outside of the cluster: `in_clear` for those that speak no TLS, whatever
+        the cluster does, and no `idle_pings` for those that end a connection which is tested while
+        no call runs on it (P58).
 
         It connects lazily, resolves the name again at every reconnect (P57) and waits at most one
         second between attempts (P51). Every call must be given a timeout (P54). Raises `ValueError`

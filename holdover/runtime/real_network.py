@@ -39,7 +39,6 @@ _CHANNEL_OPTIONS: _OptionList = [
     *_MESSAGE_LIMITS,
     ("grpc.keepalive_time_ms", _CLIENT_PING_INTERVAL_MS),
     ("grpc.keepalive_timeout_ms", _CLIENT_PING_TIMEOUT_MS),
-    ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # A leader that came back is found within a second, however long it was away (P51).
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -72,12 +71,15 @@ class TcpNetwork:
         """With `files`, everybody shows a certificate and asks for one; without, nobody does."""
         self._files = files
 
-    def channel(self, address: str) -> grpc.aio.Channel:
+    def channel(
+        self, address: str, *, in_clear: bool = False, idle_pings: bool = True
+    ) -> grpc.aio.Channel:
         """See `Network.channel`."""
         split_address(address)  # gRPC would take a missing port for 443
-        if self._files is None:
-            return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         options: list[tuple[str, int | str]] = [*_CHANNEL_OPTIONS]
+        options.append(("grpc.keepalive_permit_without_calls", int(idle_pings)))
+        if self._files is None or in_clear:
+            return grpc.aio.insecure_channel(address, options=options)
         if self._files.security.expected_name:
             options.append(("grpc.ssl_target_name_override", self._files.security.expected_name))
 

@@ -357,8 +357,11 @@ class ProcessNetwork:
             f"channels/{process.name}/{process.life}"
         )
 
-    def channel(self, address: str) -> grpc.aio.Channel:
-        """See `Network.channel`."""
+    def channel(
+        self, address: str, *, in_clear: bool = False, idle_pings: bool = True
+    ) -> grpc.aio.Channel:
+        """See `Network.channel`. MODEL: nothing is encrypted, and nobody pings."""
+        del in_clear, idle_pings
         host, port = split_address(address)
         return SimulatedChannel(self._network, self._node, host, port, self._random)
 

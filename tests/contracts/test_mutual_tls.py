@@ -56,6 +56,17 @@ async def refusal(network: Network, address: str) -> str:
     return await network.obstacle(address)
 
 
+async def test_a_server_outside_is_called_in_clear_where_somebody_says_so(
+    start: Start, tmp_path: Path
+) -> None:
+    """As an etcd without TLS."""
+    address = await start(TcpNetwork())
+    secured = await network_of(node(tmp_path / "node", authority()))
+    async with secured.channel(address, in_clear=True) as channel:
+        method: Any = channel.unary_unary("/Echo/echo")
+        assert await method(b"hello", timeout=10) == b"hello"
+
+
 async def test_both_sides_need_a_certificate_of_a_common_authority(
     start: Start, tmp_path: Path
 ) -> None:

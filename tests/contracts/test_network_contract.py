@@ -96,6 +96,20 @@ async def test_a_stream_keeps_its_order_and_ends(connection: Connection) -> None
     assert numbers == list(range(1000))
 
 
+async def test_a_call_in_clear_is_answered_where_nobody_speaks_tls(
+    connection: Connection, runtime_arm: Runtime, request: pytest.FixtureRequest
+) -> None:
+    async with runtime_arm.network.channel(
+        connection.address, in_clear=True, idle_pings=False
+    ) as channel:
+        method: Any = channel.unary_unary("/Echo/echo")
+        if "secured" in request.node.name:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await method(b"hello", timeout=5.0)
+        else:
+            assert await method(b"hello", timeout=5.0) == b"hello"
+
+
 async def test_an_abort_arrives_with_its_code_and_details(connection: Connection) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await connection.call("refuse", b"")

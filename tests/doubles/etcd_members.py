@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import signal
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -35,9 +36,24 @@ def require_etcd() -> None:
 class EtcdMembers:
     """One or more members of one etcd, in a directory of its own."""
 
-    def __init__(self, directory: Path, count: int = 1, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        count: int = 1,
+        options: Sequence[str] = (),
+        certificates: Path | None = None,
+    ) -> None:
+        """With `certificates`, clients speak TLS and show one of the authority there, whose files
+        are named as by `tests.doubles.certificates.install`."""
         self._directory = directory
         self._options = tuple(options)
+        #: Where they are; None when all is in clear.
+        self.certificates = certificates
+        self._scheme = "http" if certificates is None else "https"
+        if certificates is not None:
+            self._options += ("--client-cert-auth", "--trusted-ca-file", f"{certificates}/ca.pem")
+            self._options += ("--cert-file", f"{certificates}/own.pem")
+            self._options += ("--key-file", f"{certificates}/own-key.pem")
         ports = free_ports(2 * count)
         #: host:port of each, for clients.
         self.endpoints = [f"127.0.0.1:{port}" for port in ports[:count]]
@@ -48,7 +64,7 @@ class EtcdMembers:
         """Start these members, or all, with what their disks have kept."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for member in members or range(len(self.endpoints)):
-            client, peer = f"http://{self.endpoints[member]}", self._peers[member]
+            client, peer = f"{self._scheme}://{self.endpoints[member]}", self._peers[member]
             peers = ",".join(f"m{number}={url}" for number, url in enumerate(self._peers))
             command = ["etcd", "--name", f"m{member}"]
             command += ["--data-dir", str(self._directory / f"m{member}")]
@@ -81,7 +97,7 @@ class EtcdMembers:
         deadline_s = time.monotonic() + READY_TIMEOUT_S
         waiting = [self.endpoints[member] for member in sorted(self._processes)]
         while waiting:
-            if _is_healthy(waiting[0]):
+            if self._is_healthy(waiting[0]):
                 waiting.pop(0)
                 continue
             assert time.monotonic() < deadline_s, f"not healthy: {waiting}\n{self.logs()}"
@@ -99,6 +115,20 @@ class EtcdMembers:
         assert done.returncode == 0, f"etcdctl {' '.join(arguments)}: {done.stderr}"
         return done.stdout
 
+    def _is_healthy(self, endpoint: str) -> bool:
+        context = None
+        if self.certificates is not None:
+            context = ssl.create_default_context(cafile=self.certificates / "ca.pem")
+            own = self.certificates / "own.pem"
+            context.load_cert_chain(own, self.certificates / "own-key.pem")
+        try:
+            with urllib.request.urlopen(
+                f"{self._scheme}://{endpoint}/health", timeout=ANSWER_TIMEOUT_S, context=context
+            ) as answer:
+                return b'"true"' in answer.read()
+        except (OSError, urllib.error.HTTPError):
+            return False
+
     def revision(self) -> int:
         """The store's present revision."""
         fields = self.control("endpoint", "status", "--write-out=fields").splitlines()
@@ -115,13 +145,3 @@ class EtcdMembers:
 def _architecture() -> str:
     """etcd wants to be told that it runs where it is not supported."""
     return {"aarch64": "arm64"}.get(platform.machine(), "")
-
-
-def _is_healthy(endpoint: str) -> bool:
-    try:
-        with urllib.request.urlopen(
-            f"http://{endpoint}/health", timeout=ANSWER_TIMEOUT_S
-        ) as answer:
-            return b'"true"' in answer.read()
-    except (OSError, urllib.error.HTTPError):
-        return False

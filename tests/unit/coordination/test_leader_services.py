@@ -11,6 +11,7 @@ from holdover.coordination.etcd_leader import EtcdLeaderService
 from holdover.coordination.file_leader import FileLeaderService
 from holdover.coordination.leader_services import cluster_directory, configured_leader_service
 from holdover.coordination.object_leader import ObjectLeaderService
+from holdover.errors import ConfigurationError
 from holdover.runtime.real import real_runtime
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "high-availability.md"
@@ -32,6 +33,17 @@ def test_type_and_storage_directory_say_who_elects(
         {"high-availability.type": kind, "high-availability.storageDir": storage}
     )
     assert isinstance(configured_leader_service(real_runtime(), configuration), expected)
+
+
+def test_etcd_by_tls_needs_certificates_and_says_so() -> None:
+    configuration = Configuration.of(
+        {
+            "high-availability.type": "etcd",
+            "high-availability.etcd.endpoints": "http://etcd-0:2379,https://etcd-1:2379",
+        }
+    )
+    with pytest.raises(ConfigurationError, match=r"https://etcd-1:2379.*security\.ssl\.enabled"):
+        configured_leader_service(real_runtime(), configuration)
 
 
 def test_the_documented_example_is_a_configuration(tmp_path: Path) -> None:
