@@ -74,8 +74,13 @@ class TaskDeployments:
         #: By edge, with the `output_version` of its source; all-to-all edges only.
         self._gates: dict[int, tuple[int, taskmanager_pb2.InputGate]] = {}
 
-    def of(self, vertex: ExecutionVertex, slot: SlotId) -> taskmanager_pb2.TaskDeployment:
-        """The deployment of a subtask's current attempt, all of whose inputs are available."""
+    def of(
+        self, vertex: ExecutionVertex, slot: SlotId, target: str = ""
+    ) -> taskmanager_pb2.TaskDeployment:
+        """The deployment of a subtask's current attempt, all of whose inputs are available.
+
+        `target` is the registered shuffle service that its output goes to, or empty.
+        """
         graph = self._graph
         owner = graph.vertices[vertex.vertex_id]
         deployment = taskmanager_pb2.TaskDeployment(
@@ -85,6 +90,9 @@ class TaskDeployments:
             output_subpartitions=[output.subpartitions for output in owner.vertex.outputs],
             inputs_digest=self._digests.of(vertex),
         )
+        if target:
+            deployment.shuffle_target.worker_id = target
+            deployment.shuffle_target.data_address = self._data_addresses[target]
         for position, edge in enumerate(owner.in_edges):
             deployment.inputs.append(self._gate(edge, vertex))
             gate = deployment.inputs[position]

@@ -10,6 +10,7 @@ from jobmanager.scheduler import actions as act
 from jobmanager.scheduler.core import SchedulerCore, job_failure
 from jobmanager.scheduler.failover import LostSubtask, ResetPlan, RestartStrategy, plan_resets
 from jobmanager.scheduler.restarted_workers import RestartedWorkers
+from jobmanager.scheduler.signals import ShuffleLoad
 from jobmanager.scheduler.states import ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionVertex
 
@@ -35,6 +36,9 @@ class FailureHandling:
         core = self._core
         core.workers.pop(worker_id, None)
         core.slots.lose_worker(worker_id)
+        for subtask in core.shuffle.lost(worker_id):
+            # What they write goes nowhere any more; they would find out later.
+            core.cancel(self._graph.vertex_at(*subtask))
         awaited = self._restarts.await_restart(worker_id)
         lost: list[LostSubtask] = []
         for vertex in self._graph.at_worker(worker_id):
@@ -51,11 +55,18 @@ class FailureHandling:
         self.reset(lost)
         core.reschedule()
 
+    def shuffle_load(self, worker_id: str, load: ShuffleLoad) -> None:
+        """A registered shuffle service told how it is: output may have somewhere to go again."""
+        if worker_id in self._core.workers and self._core.shuffle.told(worker_id, load):
+            self._core.ready.bring_back()
+
     def attempt_failed(
         self, vertex: ExecutionVertex, failure: common_pb2.Failure
     ) -> common_pb2.Failure | None:
         """The current attempt failed. Returns the reason if the whole job fails with it."""
         core = self._core
+        if failure.kind == common_pb2.FAILURE_KIND_OUTPUT_REFUSED:
+            core.shuffle.refused(vertex.id)
         core.abandon(vertex)
         if self._graph.state in (JobState.FAILING, JobState.CANCELLING):
             return None
@@ -67,6 +78,9 @@ class FailureHandling:
                 # its worker is lost, and awaited.
                 core.reschedule()
                 return None
+        elif failure.kind == common_pb2.FAILURE_KIND_OUTPUT_REFUSED:
+            self._hold(vertex, REFUSAL_PAUSE_S)
+            return None
         elif failure.kind != common_pb2.FAILURE_KIND_TASK:
             core.enqueue_subtask(vertex)
             return None

@@ -76,6 +76,9 @@ class ReturningWorkers:
         core, recovery = self._core, self._core.reconciliation
         address_before = core.workers.get(signal.worker_id, signal.data_address)
         core.workers[signal.worker_id] = signal.data_address
+        core.shuffle.registered(signal.worker_id, signal.shuffle)
+        if core.shuffle.has_target:
+            core.ready.bring_back()
         awaited = self._restarts.returned(signal.worker_id)
         late = recovery is not None and recovery.is_late(signal.worker_id)
         rejected: list[AttemptKey] = []

@@ -54,6 +54,7 @@ class Scheduler:
             sig.JobStarted: lambda _: self.core.change_state(JobState.RUNNING),
             sig.RecoveryStarted: lambda s: self._returns.start_recovery(s.previous_workers),
             sig.WorkerRegistered: self._returns.register,
+            sig.ShuffleLoadTold: lambda s: self._failures.shuffle_load(s.worker_id, s.load),
             sig.WorkerLost: self._on_worker_lost,
             sig.WorkerRestarted: lambda s: self._restarts.restarted(s.worker_id),
             sig.RoomWanted: lambda s: make_room(self.core, s),
@@ -133,7 +134,9 @@ class Scheduler:
                 self.core.act(act.ReleasePartitions(signal.worker_id, (signal.key,)))
             self._try_again(vertex)
         elif signal.state == ExecutionState.FINISHED and signal.finished is not None:
-            self.core.finish(vertex, signal.finished, signal.worker_id)
+            # Where it ran, and where its output is, are two things (P39).
+            stored_at = self.core.shuffle.target_of(vertex.id) or signal.worker_id
+            self.core.finish(vertex, signal.finished, stored_at)
         else:
             failure = self._failures.attempt_failed(vertex, signal.failure or _no_reason())
             if failure is not None:
