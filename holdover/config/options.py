@@ -416,9 +416,11 @@ SLOT_REQUEST_TIMEOUT = Option(
 
 SHUFFLE_MODE = Option(
     "shuffle.mode",
-    Choice(("taskmanager",)),
+    Choice(("taskmanager", "external")),
     "taskmanager",
-    "Who stores result partitions: the TaskManager whose task wrote them.",
+    "Who stores result partitions: the TaskManager whose task wrote them, or shuffle services"
+    " (external), where they outlive every TaskManager.",
+    job_level=True,
 )
 SHUFFLE_COMPRESSION = Option(
     "shuffle.compression",
