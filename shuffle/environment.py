@@ -20,7 +20,8 @@ import pyarrow as pa
 from holdover.runtime.transport_security import CredentialFiles
 from shuffle.errors import PartitionUnreachable, SchemasDiffer, ShuffleError
 from shuffle.flight import FetchedBlock, FetchInterrupted, FlightPartitionClient, PartitionStream
-from shuffle.partition_file import PartitionFile, columns_text, decoded_batch
+from shuffle.partition_encoder import columns_text
+from shuffle.partition_file import PartitionFile, decoded_batch
 from shuffle.partition_name import partition_base
 from shuffle.result_writer import ResultOutput, ResultWriter
 

@@ -28,6 +28,8 @@ from holdover.runtime.errors import AddressInUse, AddressUnavailable
 from holdover.runtime.transport_security import CredentialFiles, Credentials
 from holdover.v1 import shuffle_pb2
 from shuffle.errors import PartitionDamaged, PartitionLost, PartitionNotFound, ShuffleError
+from shuffle.flight_connection import FlightConnection
+from shuffle.flight_put import PutEndpoint
 from shuffle.partition_file import check_block, check_data_size, read_index
 from shuffle.partition_index import Block, Index, schema_from_bytes
 from shuffle.partition_name import DATA_SUFFIX
@@ -60,14 +62,21 @@ class FlightPartitionServer:
     """A running server of one process's partitions."""
 
     def __init__(
-        self, host: str, port: int, lookup: Lookup, credentials: Credentials | None = None
+        self,
+        host: str,
+        port: int,
+        lookup: Lookup,
+        credentials: Credentials | None = None,
+        puts: PutEndpoint | None = None,
     ) -> None:
         """Binds and serves at once. Raises AddressInUse or AddressUnavailable.
+
+        Without `puts` nothing can be put.
 
         With `credentials`, only over TLS, and only to who has a certificate as well.
         """
         try:
-            self._server = _Server(host, port, lookup, credentials)
+            self._server = _Server(host, port, lookup, credentials, puts)
         except _FLIGHT_FAILURES as error:
             raise _bind_error(host, port, str(error)) from error
         self.port: int = self._server.port
@@ -116,9 +125,15 @@ def _bind_error(host: str, port: int, reason: str) -> OSError:
 
 class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     def __init__(
-        self, host: str, port: int, lookup: Lookup, credentials: Credentials | None
+        self,
+        host: str,
+        port: int,
+        lookup: Lookup,
+        credentials: Credentials | None,
+        puts: PutEndpoint | None,
     ) -> None:
         self._lookup = lookup
+        self._puts = puts
         self._turns = threading.BoundedSemaphore(STREAMS_MAX)
         self.stopping = threading.Event()
         if credentials is None:
@@ -148,6 +163,21 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         )
         schema = pa.schema([_BLOCKS_FIELD], metadata={_HEADER_KEY: header.SerializeToString()})
         return flight.GeneratorStream(schema, self._messages(path, index.name, blocks, schema))
+
+    def do_put(
+        self, _context: object, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
+    ) -> None:
+        """Takes a partition, which a PutHeader describes."""
+        self._endpoint().do_put(descriptor.command, reader, writer)
+
+    def do_action(self, _context: object, action: flight.Action) -> list[flight.Result]:
+        """Publishes or discards what an attempt has put."""
+        return [flight.Result(self._endpoint().do_action(action.type, action.body.to_pybytes()))]
+
+    def _endpoint(self) -> PutEndpoint:
+        if self._puts is None:
+            raise pa.ArrowInvalid("nothing can be put here: this is not a shuffle service")
+        return self._puts
 
     def _find(self, request: shuffle_pb2.FetchTicket) -> tuple[str, Index, list[Block]]:
         name = request.partition_name
@@ -243,12 +273,7 @@ class FlightPartitionClient:
         """`address` is host:port. With `files`, over TLS; each fetch knows what is new in them."""
         self.address = address
         self._call_timeout_s = call_timeout_s
-        self._files = files
-        self._lock = threading.Lock()
-        # Clients of older credentials, whose streams may still be read.
-        self._old: list[Any] = []
-        self._version = 0
-        self._client: Any = None
+        self._connection = FlightConnection(address, files)
 
     def __enter__(self) -> Self:
         return self
@@ -263,9 +288,7 @@ class FlightPartitionClient:
 
     def close(self) -> None:
         """Ends the connection."""
-        for client in (*self._old, self._client):
-            if client is not None:
-                client.close()
+        self._connection.close()
 
     def fetch(
         self, name: str, first_subpartition: int, end_subpartition: int, start_block: int = 0
@@ -283,7 +306,9 @@ class FlightPartitionClient:
         )
         options = flight.FlightCallOptions(timeout=self._call_timeout_s)
         try:
-            reader = self._connected().do_get(flight.Ticket(ticket.SerializeToString()), options)
+            reader = self._connection.client().do_get(
+                flight.Ticket(ticket.SerializeToString()), options
+            )
             metadata = reader.schema.metadata or {}
             header = shuffle_pb2.FetchHeader.FromString(metadata.get(_HEADER_KEY, b""))
             return PartitionStream(name, reader, header)
@@ -293,46 +318,6 @@ class FlightPartitionClient:
             raise _client_error(name, error) from error
         except DecodeError as error:
             raise FetchInterrupted(f"{self.address} sent a bad header: {error}") from error
-
-    def _connected(self) -> Any:
-        with self._lock:
-            if self._files is None:
-                self._client = self._client or _flight_client(self.address)
-                return self._client
-            credentials = self._files.refresh()
-            if credentials.version != self._version:
-                if self._client is not None:
-                    self._old.append(self._client)
-                self._client = _flight_client(
-                    self.address, credentials, self._files.security.expected_name
-                )
-                self._version = credentials.version
-            return self._client
-
-
-def _flight_client(
-    address: str, credentials: Credentials | None = None, expected_name: str = ""
-) -> Any:
-    # Reconnecting must not lag behind the server's return, and one reader's back-off is not to be
-    # shared with others (gRPC would share channels with equal arguments).
-    options: dict[str, Any] = {
-        "generic_options": [
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 1000),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-            ("grpc.use_local_subchannel_pool", 1),
-        ]
-    }
-    if credentials is None:
-        return flight.FlightClient(f"grpc+tcp://{address}", **options)
-    return flight.FlightClient(
-        f"grpc+tls://{address}",
-        tls_root_certs=credentials.ca,
-        cert_chain=credentials.certificate_chain,
-        private_key=credentials.private_key,
-        override_hostname=expected_name or None,
-        **options,
-    )
 
 
 class PartitionStream:
