@@ -12,6 +12,7 @@ from jobmanager.scheduler.core import SchedulerCore
 from jobmanager.scheduler.deferred_offers import DeferredOffer
 from jobmanager.scheduler.failover import LostSubtask, plan_resets
 from jobmanager.scheduler.failures import FailureHandling
+from jobmanager.scheduler.moved_partitions import MovedPartitions
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
 from jobmanager.scheduler.restarted_workers import RestartedWorkers
 from jobmanager.scheduler.splits import SplitEnumerator
@@ -23,10 +24,15 @@ class ReturningWorkers:
     """Registrations of workers: during a recovery, and at any other time."""
 
     def __init__(
-        self, core: SchedulerCore, failures: FailureHandling, restarts: RestartedWorkers
+        self,
+        core: SchedulerCore,
+        failures: FailureHandling,
+        restarts: RestartedWorkers,
+        moves: MovedPartitions,
     ) -> None:
         self._core = core
         self._restarts = restarts
+        self._moves = moves
         self._graph = core.graph
         self._failures = failures
 
@@ -126,9 +132,12 @@ class ReturningWorkers:
         if vertex.state is ExecutionState.CANCELING:
             return False  # it has read rows that do not count any more
         if vertex.state is ExecutionState.FINISHED:
-            if vertex.key(self._graph.job_id) != key or vertex.stored_at != worker_id:
+            if vertex.key(self._graph.job_id) != key:
                 return self._put_in_its_place(vertex, key, execution, worker_id)
-            if self._graph.vertices[key.vertex_id].released:
+            if vertex.stored_at != worker_id:
+                if not self._moves.is_offered(vertex, key, worker_id):
+                    return False
+            elif self._graph.vertices[key.vertex_id].released:
                 return False
             self._graph.set_available(vertex, True)
             if self._core.reconciliation is not None:

@@ -24,6 +24,7 @@ from jobmanager.scheduler.ending import CANCEL_TIMER, JobEnd
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.failover import RestartStrategy
 from jobmanager.scheduler.failures import RESTART_TIMER, FailureHandling
+from jobmanager.scheduler.moved_partitions import MovedPartitions
 from jobmanager.scheduler.optional_partitions import make_room
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
 from jobmanager.scheduler.restarted_workers import RESTART_WAIT_TIMER, RestartedWorkers
@@ -48,13 +49,15 @@ class Scheduler:
         self.core = SchedulerCore(graph, epoch, options)
         self._restarts = RestartedWorkers(self.core)
         self._failures = FailureHandling(self.core, restart_strategy, self._restarts)
-        self._returns = ReturningWorkers(self.core, self._failures, self._restarts)
+        self._moves = MovedPartitions(self.core, self._failures)
+        self._returns = ReturningWorkers(self.core, self._failures, self._restarts, self._moves)
         self._end = JobEnd(self.core)
         self._handlers: dict[type, Callable[..., None]] = {
             sig.JobStarted: lambda _: self.core.change_state(JobState.RUNNING),
             sig.RecoveryStarted: lambda s: self._returns.start_recovery(s.previous_workers),
             sig.WorkerRegistered: self._returns.register,
-            sig.ShuffleLoadTold: lambda s: self._failures.shuffle_load(s.worker_id, s.load),
+            sig.ShuffleLoadTold: self._on_shuffle_load_told,
+            sig.PartitionsCopied: self._moves.copied,
             sig.WorkerLost: self._on_worker_lost,
             sig.WorkerRestarted: lambda s: self._restarts.restarted(s.worker_id),
             sig.RoomWanted: lambda s: make_room(self.core, s),
@@ -115,7 +118,16 @@ class Scheduler:
             return False, None
         return True, enumerator.next_split(vertex, received)
 
+    def needs_worker(self, worker_id: str) -> bool:
+        """Whether the job may still want anything that a leaving shuffle service holds."""
+        return self.ended is None and self._moves.needs(worker_id)
+
+    def _on_shuffle_load_told(self, signal: sig.ShuffleLoadTold) -> None:
+        self._failures.shuffle_load(signal.worker_id, signal.load)
+        self._moves.load_told(signal.worker_id, signal.load)
+
     def _on_worker_lost(self, signal: sig.WorkerLost) -> None:
+        self._moves.worker_lost(signal.worker_id)
         self._failures.lose_worker(signal.worker_id)
         self._returns.worker_lost(signal.worker_id)
 

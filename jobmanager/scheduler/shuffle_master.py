@@ -43,6 +43,12 @@ class ShuffleMaster(Protocol):
     def has_target(self) -> bool:
         """Whether output has somewhere to go at this moment."""
 
+    def room(self) -> dict[str, int]:
+        """How many bytes each shuffle service takes that takes output."""
+
+    def is_written(self, worker_id: str) -> bool:
+        """Whether any current attempt writes to a worker, as of `place`."""
+
     def place(self, subtask: SubtaskId) -> str:
         """Choose a target for a new attempt: a shuffle service's id, or empty for the TaskManager's
         own disk.
@@ -88,6 +94,14 @@ class TaskManagerShuffle:
 
     def refused(self, subtask: SubtaskId) -> None:
         """There is no other choice."""
+
+    def room(self) -> dict[str, int]:
+        """Nothing moves."""
+        return {}
+
+    def is_written(self, worker_id: str) -> bool:
+        """See `ShuffleMaster`."""
+        return False
 
     def place(self, subtask: SubtaskId) -> str:
         """See `ShuffleMaster`."""
@@ -161,9 +175,14 @@ class ExternalShuffle:
             return False
         return not load.draining and load.room_bytes > 0
 
-    def leaving(self) -> list[str]:
-        """The services that are being drained, by id."""
-        return sorted(worker_id for worker_id, load in self._loads.items() if load.draining)
+    def room(self) -> dict[str, int]:
+        """See `ShuffleMaster`."""
+        loads = self._loads.items()
+        return {name: load.room_bytes for name, load in loads if self.takes_output(name)}
+
+    def is_written(self, worker_id: str) -> bool:
+        """See `ShuffleMaster`."""
+        return worker_id in self._writers
 
     def place(self, subtask: SubtaskId) -> str:
         """See `ShuffleMaster`."""

@@ -69,6 +69,21 @@ class ShuffleLoadTold:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionsCopied:
+    """What became of copying an attempt's output from one shuffle service to another.
+
+    `obstacle` says why it was not copied, and is empty where it was; `lost` that it cannot be, for
+    it is gone or damaged.
+    """
+
+    worker_id: str
+    target_id: str
+    key: AttemptKey
+    obstacle: str = ""
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLost:
     """A worker is gone with all that it holds."""
 
@@ -186,6 +201,7 @@ Signal = (
     | RecoveryStarted
     | WorkerRegistered
     | ShuffleLoadTold
+    | PartitionsCopied
     | WorkerLost
     | WorkerRestarted
     | RoomWanted

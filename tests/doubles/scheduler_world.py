@@ -8,7 +8,7 @@ a run without faults gives, and a consumer reads what the worker holds at that m
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdover.ids import AttemptKey, partition_name
 from holdover.v1 import common_pb2, events_pb2, job_pb2, taskmanager_pb2
@@ -205,6 +205,9 @@ class SchedulerWorld:
                 self.durable = len(self.log)
                 for key in action.keys:
                     self.workers[action.worker_id].delete(key)
+            case act.CopyPartitions():
+                for key in action.keys:
+                    self._copy(self.workers[action.worker_id], action.target_id, key)
             case act.RejectOffers():
                 for key in action.keys:
                     self.workers[action.worker_id].delete(key)
@@ -235,6 +238,19 @@ class SchedulerWorld:
                 self._commit(action)
             case act.EndJob():
                 self.ended, self.failure = action.state, action.failure
+
+    def _copy(self, worker: Worker, target_id: str, key: AttemptKey) -> None:
+        copied = sig.PartitionsCopied(worker.worker_id, target_id, key)
+        target, execution = self.workers[target_id], worker.stored.get(key)
+        if execution is None:
+            copied = replace(copied, obstacle="it is not here", lost=True)
+        elif not target.registered:
+            copied = replace(copied, obstacle="the target is gone")
+        else:
+            target.stored[key] = execution
+            parts = {name: rows for name, rows in worker.rows.items() if name[0] == key}
+            target.rows.update(parts)
+        self.pending.append(copied)
 
     def _commit(self, action: act.CommitSinks) -> None:
         self.durable = len(self.log)

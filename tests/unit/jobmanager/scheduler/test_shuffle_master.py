@@ -57,7 +57,7 @@ def test_full_and_leaving_services_are_avoided() -> None:
     shuffle = services(100, 0, 100)
     shuffle.told("c", ShuffleLoad(100, draining=True))
     assert places(shuffle, 3) == ["a"] * 3
-    assert shuffle.leaving() == ["c"]
+    assert shuffle.room() == {"a": 100}
 
 
 def test_a_service_that_refused_output_is_avoided_until_it_tells_its_load() -> None:
