@@ -20,6 +20,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 from pyarrow import flight
 
+from holdover.errors import InvalidId
 from holdover.runtime import PartitionReceiver
 from holdover.v1 import shuffle_pb2
 from holdover.v1.common_pb2 import ExecutionAttempt, FinishedExecution
@@ -69,7 +70,8 @@ class PutEndpoint:
         with _told():
             if name == PUBLISH:
                 execution = FinishedExecution.FromString(body)
-                return self._on_loop(self._receiver.publish(execution)).SerializeToString()
+                held: FinishedExecution = self._on_loop(self._receiver.publish(execution))
+                return held.SerializeToString()
             if name == DISCARD:
                 self._on_loop(self._receiver.discard(ExecutionAttempt.FromString(body)))
                 return b""
@@ -95,7 +97,7 @@ def _told() -> Iterator[None]:
         yield
     except OutputRefused as error:
         raise _refused(str(error)) from error
-    except (BadPut, DecodeError) as error:
+    except (BadPut, DecodeError, InvalidId) as error:
         raise pa.ArrowInvalid(str(error)) from error
     except pa.ArrowException:
         raise

@@ -443,6 +443,19 @@ SHUFFLE_FETCH_RETRY_TIMEOUT = Option(
     "How long a task tries to reach a worker for a partition before it gives the partition up.",
     job_level=True,
 )
+SHUFFLE_SERVICE_MAX_BYTES = Option(
+    "shuffle.service.max-bytes",
+    Size(0),
+    "0 b",
+    "Bytes of partitions that a shuffle service holds at most; tasks whose output does not fit run"
+    " again with another one. 0 is no bound.",
+)
+SHUFFLE_SERVICE_DISK_RESERVE = Option(
+    "shuffle.service.disk-reserve",
+    Size(0),
+    "1 gb",
+    "Bytes of its disk that a shuffle service leaves free.",
+)
 SOURCE_SPLIT_MAX_BYTES = Option(
     "source.split.max-bytes",
     Size(1),

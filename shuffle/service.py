@@ -1,0 +1,477 @@
+"""What a shuffle service does: take output of tasks, hold what is finished, follow leaders.
+
+To a leader it is a worker without slots. It keeps what it holds through the loss of the leader as
+a TaskManager does, by the same state machine for each job, and is no less strict: what an outdated
+attempt sends is refused, and nothing is deleted on a guess (P36, P39). All state changes on the
+event loop, but for the books of what is being put.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdover import config as options
+from holdover.config import Configuration
+from holdover.coordination.job_leader import (
+    FailTasks,
+    JobLeaderAction,
+    JobLeaderConnection,
+    ReleaseAll,
+)
+from holdover.coordination.jobmanager_connection import JobManagerConnection
+from holdover.coordination.leader import LeaderRetrieval
+from holdover.coordination.leader_finder import LeaderFinder
+from holdover.coordination.registration import Inventory, RegistrationAnswer
+from holdover.ids import AttemptKey, partition_name
+from holdover.runtime import Runtime
+from holdover.runtime.log import Log
+from holdover.runtime.loop_lag import LoopLagMonitor
+from holdover.runtime.supervisor import RestartPolicy, Supervisor
+from holdover.v1.common_pb2 import (
+    WORKER_KIND_SHUFFLE_SERVICE,
+    ExecutionAttempt,
+    FinishedExecution,
+)
+from holdover.v1.taskmanager_pb2 import HeartbeatRequest, RegisterHeader, ShuffleServiceLoad
+from shuffle.deletions import Deletions, delete_attempt
+from shuffle.errors import OutputRefused
+from shuffle.incoming_partitions import IncomingPartitions
+from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, PART_SUFFIX
+from shuffle.partition_store import PartitionStore
+from shuffle.publication import PartsDiffer, publish_parts
+from shuffle.room import Room
+from shuffle.stocktaking import Stock
+
+_LAG_INTERVAL_S = 0.5
+_LAG_WARN_ABOVE_S = 0.5
+
+_log = Log(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceIdentity:
+    """Who this shuffle service is: a stable name, and this run of the process."""
+
+    resource_id: str
+    incarnation: str
+
+
+class ShuffleService:
+    """See the module. Implements `PartitionReceiver` for the partition server, `ShuffleCalls` for
+    the gRPC service, `JobManagerListener` for the connection."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        configuration: Configuration,
+        identity: ServiceIdentity,
+        shuffle_directory: str,
+        supervisor: Supervisor,
+        retrieval: LeaderRetrieval | None,
+    ) -> None:
+        self._clock = runtime.clock
+        self._disk = runtime.disk
+        self._identity = identity
+        self._directory = shuffle_directory
+        self._supervisor = supervisor
+        self._registration_timeout_s = configuration.get(options.TASKMANAGER_REGISTRATION_TIMEOUT)
+        self._call_timeout_s = configuration.get(options.RPC_CALL_TIMEOUT)
+        self._address = self._data_address = ""
+        self._finished = PartitionStore()
+        self._room = Room(
+            configuration.get(options.SHUFFLE_SERVICE_MAX_BYTES),
+            configuration.get(options.SHUFFLE_SERVICE_DISK_RESERVE),
+        )
+        self._incoming = IncomingPartitions(self._room, self._refusal)
+        self._jobs: dict[str, JobLeaderConnection] = {}
+        self._releases: dict[str, asyncio.Event] = {}
+        self._publishing: dict[AttemptKey, asyncio.Task[None]] = {}
+        #: Attempts that were released while they were being published.
+        self._unwanted: dict[AttemptKey, None] = {}
+        self._deletions = Deletions(runtime.disk, shuffle_directory)
+        self._deadlines_changed = asyncio.Event()
+        self._lag = LoopLagMonitor(_LAG_INTERVAL_S, _LAG_WARN_ABOVE_S)
+        self._disk_free_bytes = 0
+        self._disk_told = asyncio.Event()
+        self._newest_epoch = 0
+        #: Whether it takes nothing new, and leaves when no live job needs what it holds.
+        self.draining = False
+        #: Whether it is about to end.
+        self.leaving = False
+        #: Set when a leader has said that nothing of what is held is needed.
+        self.drained = asyncio.Event()
+        address = configuration.get(options.JOBMANAGER_RPC_ADDRESS)
+        port = configuration.get(options.JOBMANAGER_RPC_PORT)
+        self.connection = JobManagerConnection(
+            runtime,
+            configuration,
+            identity.resource_id,
+            LeaderFinder(f"{address}:{port}" if port else "", retrieval),
+            self,
+            retrieval,
+            on_drained=self.drained.set,
+        )
+
+    @property
+    def finished(self) -> PartitionStore:
+        """What is held of finished attempts, to be read only."""
+        return self._finished
+
+    @property
+    def jobs(self) -> list[str]:
+        """Jobs of which anything is known here, those that are just being released included."""
+        return list(dict.fromkeys((*self._jobs, *self._incoming.jobs, *self._releases)))
+
+    def take_up_found(self, stock: Stock) -> None:
+        """Before `start`: keep what was found on the disk, as after the loss of a leader."""
+        for key, execution in stock.found.items():
+            self._finished.add(key, execution)
+        self._room.found(stock.bytes)
+        for job_id in self._finished.jobs:
+            self._retain(job_id)
+
+    async def measure(self) -> None:
+        """Look how much of the disk is free. Raises `OSError`."""
+        self._disk_free_bytes = await self._disk.free_bytes(self._directory)
+        self._room.measured(self._disk_free_bytes)
+
+    def start(self, address: str, data_address: str) -> None:
+        """Begin to look for a leader; the addresses are host:port of the two servers."""
+        self._address, self._data_address = address, data_address
+        run = self._supervisor.run
+        run("loop lag", self._lag.run)
+        run("disk space", self._watch_disk, RestartPolicy())
+        run("connection", self.connection.run, RestartPolicy())
+        run("leader record", self.connection.watch_leader, RestartPolicy())
+        run("deletions", self._deletions.run, RestartPolicy())
+        run("registration timeout", self._watch_deadlines)
+
+    async def leave(self, reason: str, timeout_s: float) -> None:
+        """Tell the leader that this service goes. From now on it takes nothing and no orders."""
+        self.leaving = True
+        self._room.close(reason)
+        await self._supervisor.cancel("connection")
+        await self.connection.unregister(reason, timeout_s)
+
+    async def close(self) -> None:
+        """After the supervisor was closed: end what is under way, and let go of the network."""
+        publishing = list(self._publishing.values())
+        for task in publishing:
+            task.cancel()
+        if publishing:
+            await asyncio.wait(publishing)
+        await self.connection.close()
+
+    def drain(self) -> tuple[int, int]:
+        """Take nothing from now on, and tell the leader; the attempts that are held, and their
+        bytes. Repeating it changes nothing."""
+        if not self.draining:
+            self.draining = True
+            self._room.close("it is being drained")
+            self.connection.suspect()  # a heartbeat now, instead of when the next is due
+            _log.info("draining", executions=len(self._finished.inventory()))
+        return len(self._finished.inventory()), self._finished.bytes
+
+    # ------------------------------------------------------------------ what tasks put
+
+    @property
+    def directory(self) -> str:
+        """See `PartitionReceiver`."""
+        return self._directory
+
+    def begin(self, partition_name: str) -> int:
+        """See `PartitionReceiver`. Raises ValueError for a bad name, and OutputRefused."""
+        return self._incoming.begin(partition_name)
+
+    def take(self, put: int, wanted_bytes: int) -> None:
+        """See `PartitionReceiver`. Raises OutputRefused."""
+        self._incoming.take(put, wanted_bytes)
+
+    def complete(self, put: int) -> None:
+        """See `PartitionReceiver`. Raises OutputRefused."""
+        self._incoming.complete(put)
+
+    def end(self, put: int) -> bool:
+        """See `PartitionReceiver`."""
+        return self._incoming.end(put)
+
+    def serves(self, name: str) -> bool:
+        """Whether a finished partition of this name is held. Thread-safe."""
+        return self._finished.serves(name)
+
+    def _refusal(self, key: AttemptKey) -> str | None:
+        """Why output of an attempt is not taken. Called from any thread, so it only looks."""
+        if self.leaving:
+            return "the shuffle service leaves the cluster"
+        if key.job_id in self._releases:
+            return "its job is being released"
+        if key.epoch < self._newest_epoch:
+            return f"epoch {self._newest_epoch} leads"
+        if key in self._unwanted:
+            return "it was released"
+        if self._finished.get(key) is not None:
+            return "it is published already"
+        return None
+
+    async def publish(self, execution: FinishedExecution) -> FinishedExecution:
+        """See `PartitionReceiver`. Raises OutputRefused, InvalidId."""
+        key = AttemptKey.from_proto(execution.attempt)
+        known = self._finished.get(key)
+        if known is not None:
+            return known
+        publishing = self._publishing.get(key)
+        if publishing is None:
+            publishing = asyncio.ensure_future(self._publish(key, execution))
+            self._publishing[key] = publishing
+            publishing.add_done_callback(lambda done: self._published(key, done))
+        # Who asked may give up meanwhile, and ask again.
+        await asyncio.shield(publishing)
+        held = self._finished.get(key)
+        if held is None:
+            raise OutputRefused(f"{key} was released as soon as it was published")
+        return held
+
+    def _published(self, key: AttemptKey, publishing: asyncio.Task[None]) -> None:
+        del self._publishing[key]
+        self._unwanted.pop(key, None)
+        if not publishing.cancelled() and publishing.exception() is not None:
+            # Whoever asked has been told, or has gone.
+            _log.info("not published", attempt=str(key), reason=publishing.exception())
+
+    async def _publish(self, key: AttemptKey, execution: FinishedExecution) -> None:
+        # A leader that is just being registered with was told what is held: this is not among it.
+        await self.connection.settled(self._call_timeout_s)
+        names = [partition_name(key, partition.output) for partition in execution.partitions]
+        self._incoming.check_complete(key, names)
+        try:
+            await publish_parts(self._disk, self._directory, execution)
+        except (PartsDiffer, OSError) as error:
+            await self._delete_unpublished(key, len(names))
+            raise OutputRefused(f"{key} cannot be published: {error}") from error
+        refusal = self._refusal(key)
+        if refusal is not None:
+            await self._delete_unpublished(key, len(names))
+            raise OutputRefused(f"{key} cannot be published: {refusal}")
+        self._incoming.published(names)
+        self._finished.add(key, execution)
+        if key.job_id in self._jobs:
+            return
+        if self.connection.current is None:
+            self._retain(key.job_id)
+        else:
+            self._jobs[key.job_id] = JobLeaderConnection(key.job_id, key.epoch)
+
+    async def discard(self, attempt: ExecutionAttempt) -> None:
+        """See `PartitionReceiver`. Raises InvalidId."""
+        key = AttemptKey.from_proto(attempt)
+        if key not in self._publishing:
+            self._deletions.add([_part_files(self._incoming.give_up(key))])
+
+    async def _delete_unpublished(self, key: AttemptKey, outputs: int) -> None:
+        self._incoming.give_up(key)
+        try:
+            await delete_attempt(self._disk, self._directory, key, outputs)
+        except OSError as error:
+            _log.error("cannot delete what is not published", attempt=str(key), error=error)
+
+    # ------------------------------------------------------------------ what the leader asks
+
+    @property
+    def epoch_seen(self) -> int:
+        """See `ShuffleCalls`."""
+        return self.connection.epoch_seen
+
+    def admit(self, epoch: int) -> None:
+        """See `ShuffleCalls`."""
+        self.connection.admit(epoch)
+
+    def registered(self, registration_id: str) -> bool:
+        """See `ShuffleCalls`."""
+        current = self.connection.current
+        return current is not None and current.registration_id == registration_id
+
+    def release_attempts(self, keys: Sequence[AttemptKey]) -> None:
+        """See `ShuffleCalls`."""
+        held_bytes = self._finished.bytes
+        files = self._finished.release(keys)
+        self._room.give_back(held_bytes - self._finished.bytes)
+        for key in keys:
+            if key in self._publishing:
+                self._unwanted[key] = None
+            else:
+                files.append(_part_files(self._incoming.give_up(key)))
+        self._deletions.add(files)
+
+    async def release_job(self, job_id: str, reason: str) -> None:
+        """See `ShuffleCalls`."""
+        current = self.connection.current
+        if current is None or not self._outranks(job_id, current.epoch):
+            self._release(job_id, reason)
+        released = self._releases.get(job_id)
+        if released is not None:
+            await released.wait()
+
+    # ------------------------------------------------------------------ what the connection tells
+
+    def header(self) -> RegisterHeader:
+        """See `JobManagerListener`."""
+        return RegisterHeader(
+            resource_id=self._identity.resource_id,
+            incarnation=self._identity.incarnation,
+            address=self._address,
+            data_address=self._data_address,
+            kind=WORKER_KIND_SHUFFLE_SERVICE,
+            shuffle=self._load(),
+        )
+
+    def inventory(self) -> Inventory:
+        """See `JobManagerListener`."""
+        return Inventory(self._finished.inventory(), [])
+
+    def registration_failed(self) -> None:
+        """See `JobManagerListener`. Nothing was promised."""
+
+    def registered_with(self, answer: RegistrationAnswer) -> None:
+        """See `JobManagerListener`."""
+        epoch = answer.accepted.leader_epoch
+        self._newest_epoch = max(self._newest_epoch, epoch)
+        for job in self._jobs.values():
+            if not self._outranks(job.job_id, epoch):
+                job.registered(epoch)
+        self._deadlines_changed.set()
+        rejected = [(key, why) for key, why in answer.rejected if key.epoch <= epoch]
+        for reason in dict.fromkeys(reason for _, reason in rejected):
+            keys = [key for key, why in rejected if why == reason]
+            self.release_attempts(keys)
+            _log.info("the JobManager rejected executions", reason=reason, count=len(keys))
+        for job_id in dict.fromkeys(key.job_id for key, _ in rejected):
+            if not self._finished.holds(job_id):
+                self._release(job_id, "the JobManager rejected all that was held")
+
+    def jobmanager_lost(self, reason: str) -> None:
+        """See `JobManagerListener`. Each job decides for itself (P36, P37)."""
+        _log.warning("JobManager lost", reason=reason, jobs=len(self._jobs))
+        now_s = self._clock.monotonic_s()
+        for job in list(self._jobs.values()):
+            self._act(
+                job.lost(
+                    now_s,
+                    recovery_enabled=True,
+                    holds_finished=self._finished.holds(job.job_id),
+                    timeout_s=self._registration_timeout_s,
+                )
+            )
+        for job_id in self._incoming.jobs:
+            if job_id not in self._jobs and job_id not in self._releases:
+                self._retain(job_id)
+
+    def job_ended(self, job_id: str) -> None:
+        """See `JobManagerListener`."""
+        current = self.connection.current
+        if current is None or not self._outranks(job_id, current.epoch):
+            self._release(job_id, "the JobManager says that it has ended")
+
+    def heartbeat(self) -> HeartbeatRequest:
+        """See `JobManagerListener`."""
+        self._disk_told.set()
+        return HeartbeatRequest(
+            job_ids=list(dict.fromkeys((*self._jobs, *self._incoming.jobs))),
+            loop_lag_ms=round(self._lag.take_recent_max_lag_s() * 1000),
+            disk_free_bytes=self._disk_free_bytes,
+            shuffle=self._load(),
+        )
+
+    def _load(self) -> ShuffleServiceLoad:
+        return ShuffleServiceLoad(
+            room_bytes=self._room.left_bytes,
+            held_bytes=self._room.held_bytes,
+            open_puts=self._incoming.open_puts,
+            draining=self.draining,
+        )
+
+    def _outranks(self, job_id: str, epoch: int) -> bool:
+        """Whether what is held of a job is of a later leader than this one, which cannot judge it
+        (P36)."""
+        return self._finished.newest_epoch(job_id) > epoch
+
+    # ------------------------------------------------------------------ jobs
+
+    def _retain(self, job_id: str) -> None:
+        timeout_s = self._registration_timeout_s
+        self._jobs[job_id] = JobLeaderConnection.found(job_id, self._clock.monotonic_s(), timeout_s)
+        self._deadlines_changed.set()
+        _log.info("keeping what is finished", job_id=job_id, at_most_s=timeout_s)
+
+    def _act(self, actions: Sequence[JobLeaderAction]) -> None:
+        for action in actions:
+            if isinstance(action, FailTasks):
+                continue  # tasks run elsewhere, and are failed there
+            if isinstance(action, ReleaseAll):
+                self._start_release(action.job_id, action.reason)
+            else:
+                held_s = action.deadline_s - self._clock.monotonic_s()
+                _log.info("keeping what is finished", job_id=action.job_id, at_most_s=held_s)
+                self._deadlines_changed.set()
+
+    def _release(self, job_id: str, reason: str) -> None:
+        job = self._jobs.get(job_id)
+        if job is not None:
+            self._act(job.released(reason))
+        elif job_id in self._incoming.jobs and job_id not in self._releases:
+            self._start_release(job_id, reason)
+
+    def _start_release(self, job_id: str, reason: str) -> None:
+        """From this moment nothing of the job is served, offered or taken; the rest takes time."""
+        self._jobs.pop(job_id, None)
+        self._releases[job_id] = asyncio.Event()
+        held_bytes = self._finished.bytes
+        self._finished.release_job(job_id)
+        self._room.give_back(held_bytes - self._finished.bytes)
+        self._incoming.give_up_job(job_id)
+        self._supervisor.start(f"release of {job_id}", self._finish_release(job_id, reason))
+
+    async def _finish_release(self, job_id: str, reason: str) -> None:
+        publishing = [task for key, task in self._publishing.items() if key.job_id == job_id]
+        if publishing:
+            await asyncio.wait(publishing)
+        try:
+            path = posixpath.join(self._directory, job_id)
+            await self._disk.remove_tree(path, missing_ok=True)
+        except OSError as error:
+            # Nothing of it is offered any more; the next start sweeps what is left.
+            _log.error("cannot delete all of a job", job_id=job_id, error=error)
+        self._releases.pop(job_id).set()
+        _log.info("released job", job_id=job_id, reason=reason)
+
+    async def _watch_deadlines(self) -> None:
+        """Release retained jobs whose registration timeout has passed (P27)."""
+        while True:
+            self._deadlines_changed.clear()
+            deadlines = [
+                job.deadline_s for job in self._jobs.values() if job.deadline_s is not None
+            ]
+            timeout_s = min(deadlines) - self._clock.monotonic_s() if deadlines else None
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._deadlines_changed.wait()
+                continue
+            except TimeoutError:
+                # A registration that is in flight may have been taken already.
+                await self.connection.settled(self._call_timeout_s)
+            now_s = self._clock.monotonic_s()
+            for job in list(self._jobs.values()):
+                self._act(job.expired(now_s))
+
+    async def _watch_disk(self) -> None:
+        """Measure for each heartbeat, as soon as the one before has told what was known."""
+        while True:
+            self._disk_told.clear()
+            await self.measure()
+            await self._disk_told.wait()
+
+
+def _part_files(names: Sequence[str]) -> list[str]:
+    return [name + suffix + PART_SUFFIX for name in names for suffix in (INDEX_SUFFIX, DATA_SUFFIX)]
