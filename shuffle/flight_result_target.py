@@ -160,7 +160,9 @@ class FlightPartitionWriter(PartitionEncoder):
         try:
             self._stream.done_writing()
             answer = self._answers.read()
-            result = shuffle_pb2.PutResult.FromString(answer.to_pybytes() if answer else b"")
+            if answer is None:
+                raise pa.ArrowCancelled("the put has ended without an answer")
+            result = shuffle_pb2.PutResult.FromString(answer.to_pybytes())
         except _FAILURES as error:
             raise self._failure(error) from error
         self._close_stream()

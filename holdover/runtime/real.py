@@ -7,7 +7,13 @@ import random
 import secrets
 import time
 
-from holdover.runtime import PartitionLookup, PartitionServer, PartitionServers, Runtime
+from holdover.runtime import (
+    PartitionLookup,
+    PartitionReceiver,
+    PartitionServer,
+    PartitionServers,
+    Runtime,
+)
 from holdover.runtime.real_disk import LocalDisk
 from holdover.runtime.real_network import TcpNetwork
 from holdover.runtime.real_processes import ForkedTaskProcesses
@@ -68,7 +74,13 @@ class SystemRandomness:
 class NoPartitionServers:
     """For processes that serve no partitions."""
 
-    async def start(self, host: str, port: int, lookup: PartitionLookup) -> PartitionServer:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        lookup: PartitionLookup,
+        receiver: PartitionReceiver | None = None,
+    ) -> PartitionServer:
         """Raises `RuntimeError` always."""
         raise RuntimeError(
             f"cannot serve partitions on {host}:{port}: this process was started without"
