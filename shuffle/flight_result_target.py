@@ -33,6 +33,8 @@ _MESSAGE_BYTES_MAX = 2 << 20
 _PUT_TIMEOUT_S = 24 * 3_600.0
 _RETRY_PAUSE_FIRST_S = 0.05
 _RETRY_PAUSE_MAX_S = 1.0
+#: Nobody waits for what is only discarded.
+_DISCARD_TIMEOUT_S = 2.0
 _FAILURES = (pa.ArrowException, flight.FlightError, OSError)
 
 
@@ -93,7 +95,9 @@ class ShuffleServiceTarget:
         pause_s = _RETRY_PAUSE_FIRST_S
         while True:
             try:
-                return FinishedExecution.FromString(self._act(PUBLISH, execution))
+                return FinishedExecution.FromString(
+                    self._act(PUBLISH, execution, self._call_timeout_s)
+                )
             except _FAILURES as error:
                 failure = put_error(self.address, error)
                 if not isinstance(failure, _Unanswered):
@@ -107,10 +111,10 @@ class ShuffleServiceTarget:
         """Have the service delete what the attempt has put and not published. A courtesy: what
         remains is deleted with its job."""
         with suppress(*_FAILURES):
-            self._act(DISCARD, attempt)
+            self._act(DISCARD, attempt, _DISCARD_TIMEOUT_S)
 
-    def _act(self, name: str, message: Message) -> bytes:
-        options = flight.FlightCallOptions(timeout=self._call_timeout_s)
+    def _act(self, name: str, message: Message, timeout_s: float) -> bytes:
+        options = flight.FlightCallOptions(timeout=timeout_s)
         action = flight.Action(name, message.SerializeToString())
         (answer,) = self._connection.client().do_action(action, options)
         return bytes(answer.body.to_pybytes())

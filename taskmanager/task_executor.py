@@ -440,7 +440,11 @@ class TaskExecutor:
             await self.connection.settled(self._call_timeout_s)
         if end.finished is not None and self._keeps(run):
             self._slots.free(key)
-            self._finished.add(key, end.finished)
+            if run.deployment.HasField("shuffle_target"):
+                # Somebody else holds and offers it; here it must only not run a second time.
+                self._remember_ended(key)
+            else:
+                self._finished.add(key, end.finished)
             self._report(key, finished_report(end.finished))
             return
         if end.finished is not None:
