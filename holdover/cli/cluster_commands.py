@@ -191,6 +191,8 @@ def _write_cluster(cluster: GetClusterResponse) -> None:
     typer.echo(
         f"{cluster.taskmanagers} TaskManagers, {cluster.slots_free} of {cluster.slots} slots free"
     )
+    if cluster.shuffle_services:
+        typer.echo(f"{cluster.shuffle_services} shuffle services")
     if cluster.reconciling_job_ids:
         typer.echo(f"being recovered: {', '.join(cluster.reconciling_job_ids)}")
 
