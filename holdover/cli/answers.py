@@ -176,8 +176,8 @@ async def shuffle_services(target: Target, as_json: bool) -> None:
         )
         for service in found
     ]
-    columns = ("SHUFFLE SERVICE", "ADDRESS", "STATE", "HEARTBEAT", "WRITERS")
-    columns += ("PARTITIONS", "BYTES", "ROOM")
+    held = ("PARTITIONS", "BYTES", "ROOM")
+    columns = ("SHUFFLE SERVICE", "ADDRESS", "STATE", "HEARTBEAT", "WRITERS", *held)
     write_table(columns, rows, "no shuffle service is registered")
 
 
