@@ -28,6 +28,7 @@ from shuffle.errors import OutputRefused
 from shuffle.partition_file_intake import BadPut, IncomingPartition, PartitionIntake
 
 PUBLISH = "publish"
+PUBLISH_COPY = "publish-copy"
 DISCARD = "discard"
 #: Partitions that are written at the same time; others are refused, and go elsewhere.
 PUTS_MAX = 256
@@ -68,14 +69,15 @@ class PutEndpoint:
     def do_action(self, name: str, body: bytes) -> bytes:
         """Publish or discard the output of an attempt."""
         with _told():
-            if name == PUBLISH:
+            if name in (PUBLISH, PUBLISH_COPY):
                 execution = FinishedExecution.FromString(body)
-                held: FinishedExecution = self._on_loop(self._receiver.publish(execution))
+                publishing = self._receiver.publish(execution, name == PUBLISH_COPY)
+                held: FinishedExecution = self._on_loop(publishing)
                 return held.SerializeToString()
             if name == DISCARD:
                 self._on_loop(self._receiver.discard(ExecutionAttempt.FromString(body)))
                 return b""
-            raise BadPut(f"action {name!r} is neither {PUBLISH!r} nor {DISCARD!r}")
+            raise BadPut(f"action {name!r} is not {PUBLISH!r}, {PUBLISH_COPY!r} or {DISCARD!r}")
 
     def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
         try:

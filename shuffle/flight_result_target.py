@@ -22,7 +22,7 @@ from holdover.v1 import shuffle_pb2
 from holdover.v1.common_pb2 import ExecutionAttempt, FinishedExecution
 from shuffle.errors import OutputRefused, PartitionIncomplete, ShuffleError
 from shuffle.flight_connection import FlightConnection
-from shuffle.flight_put import DISCARD, PUBLISH, PUT_SCHEMA, REFUSED
+from shuffle.flight_put import DISCARD, PUBLISH, PUBLISH_COPY, PUT_SCHEMA, REFUSED
 from shuffle.partition_encoder import BLOCK_BYTES_MAX, PartitionEncoder
 from shuffle.partition_index import Block, PartitionMetrics
 from shuffle.partition_name import PartitionIdentity
@@ -54,7 +54,8 @@ class ShuffleServiceTarget:
         self.address = address
         self._retry_timeout_s = retry_timeout_s
         self._call_timeout_s = call_timeout_s
-        self._connection = FlightConnection(address, files)
+        #: To the service, for those who put to it.
+        self.connection = FlightConnection(address, files)
 
     def __enter__(self) -> Self:
         return self
@@ -69,7 +70,7 @@ class ShuffleServiceTarget:
 
     def close(self) -> None:
         """Ends the connection."""
-        self._connection.close()
+        self.connection.close()
 
     def open(
         self,
@@ -81,22 +82,23 @@ class ShuffleServiceTarget:
     ) -> FlightPartitionWriter:
         """A writer for one partition, which connects with its first block."""
         return FlightPartitionWriter(
-            self._connection,
+            self.connection,
             identity,
             subpartitions,
             compression=compression,
             block_bytes_max=block_bytes_max,
         )
 
-    def publish(self, execution: FinishedExecution) -> FinishedExecution:
+    def publish(self, execution: FinishedExecution, *, is_copy: bool = False) -> FinishedExecution:
         """Make all that the attempt has put its finished output, at once; the answer is what the
         service holds. Raises OutputRefused when it does not, or does not answer."""
+        action = PUBLISH_COPY if is_copy else PUBLISH
         deadline_s = time.monotonic() + self._retry_timeout_s
         pause_s = _RETRY_PAUSE_FIRST_S
         while True:
             try:
                 return FinishedExecution.FromString(
-                    self._act(PUBLISH, execution, self._call_timeout_s)
+                    self._act(action, execution, self._call_timeout_s)
                 )
             except _FAILURES as error:
                 failure = put_error(self.address, error)
@@ -116,7 +118,7 @@ class ShuffleServiceTarget:
     def _act(self, name: str, message: Message, timeout_s: float) -> bytes:
         options = flight.FlightCallOptions(timeout=timeout_s)
         action = flight.Action(name, message.SerializeToString())
-        (answer,) = self._connection.client().do_action(action, options)
+        (answer,) = self.connection.client().do_action(action, options)
         return bytes(answer.body.to_pybytes())
 
 
@@ -131,11 +133,14 @@ class FlightPartitionWriter(PartitionEncoder):
         *,
         compression: str,
         block_bytes_max: int,
+        is_copy: bool = False,
     ) -> None:
+        """See `PartitionEncoder`. A copy is of output that is finished elsewhere."""
         super().__init__(
             identity, subpartitions, compression=compression, block_bytes_max=block_bytes_max
         )
         self._connection = connection
+        self._is_copy = is_copy
         self._stream: Any = None
         self._answers: Any = None
         self._closed = False
@@ -211,6 +216,7 @@ class FlightPartitionWriter(PartitionEncoder):
             partition_name=self.identity.name,
             schema=self._schema_bytes(),
             subpartitions=self._subpartitions,
+            is_copy=self._is_copy,
         )
         descriptor = flight.FlightDescriptor.for_command(header.SerializeToString())
         options = flight.FlightCallOptions(timeout=_PUT_TIMEOUT_S)

@@ -9,8 +9,11 @@ from holdover.runtime.errors import AddressInUse
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
 from holdover.runtime.transport_security import LOOK_INTERVAL_S, CredentialFiles
+from holdover.v1.common_pb2 import FinishedExecution
 from shuffle.flight import FlightPartitionServer, Lookup
+from shuffle.flight_copy import copy_execution
 from shuffle.flight_put import PutEndpoint
+from shuffle.flight_result_target import ShuffleServiceTarget
 
 # Until the port that the last server had is free: its listener is closed at once.
 _BIND_PAUSE_S = 0.02
@@ -42,6 +45,15 @@ class FlightPartitionServers:
         current = self._files.current
         server = await asyncio.to_thread(FlightPartitionServer, host, port, lookup, current, puts)
         return RenewedPartitionServer(server, host, lookup, self._files, current.version, puts)
+
+    async def copy(self, directory: str, execution: FinishedExecution, address: str) -> None:
+        """See `PartitionServers.copy`."""
+
+        def copy() -> None:
+            with ShuffleServiceTarget(address, files=self._files) as target:
+                copy_execution(directory, execution, target)
+
+        await asyncio.to_thread(copy)
 
 
 class RenewedPartitionServer:

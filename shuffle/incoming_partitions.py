@@ -16,14 +16,15 @@ from shuffle.errors import OutputRefused
 from shuffle.partition_name import parse_partition_name
 from shuffle.room import Room
 
-#: Why output of an attempt is not taken; None when it is.
-Refusal = Callable[[AttemptKey], str | None]
+#: Why output of an attempt, or a copy of it, is not taken; None when it is.
+Refusal = Callable[[AttemptKey, bool], str | None]
 
 
 @dataclass(slots=True)
 class _Put:
     name: str
     key: AttemptKey
+    is_copy: bool
     taken_bytes: int = 0
     is_complete: bool = False
 
@@ -46,17 +47,17 @@ class IncomingPartitions:
         with self._lock:
             return sum(not put.is_complete for put in self._puts.values())
 
-    def begin(self, partition_name: str) -> int:
+    def begin(self, partition_name: str, is_copy: bool) -> int:
         """A stream begins. Raises ValueError for a bad name, and OutputRefused."""
         key = AttemptKey(*parse_partition_name(partition_name).producer)
         with self._lock:
-            self._check(key)
+            self._check(key, is_copy)
             self._room.take(0)
             earlier = self._by_name.get(partition_name)
             if earlier is not None:
                 self._drop(earlier)
             self._begun += 1
-            self._puts[self._begun] = _Put(partition_name, key)
+            self._puts[self._begun] = _Put(partition_name, key, is_copy)
             self._by_name[partition_name] = self._begun
             return self._begun
 
@@ -84,10 +85,10 @@ class IncomingPartitions:
             self._drop(put)
             return True
 
-    def check_complete(self, key: AttemptKey, names: Iterable[str]) -> None:
+    def check_complete(self, key: AttemptKey, names: Iterable[str], is_copy: bool) -> None:
         """Raises OutputRefused unless an attempt is still wanted, and these are all complete."""
         with self._lock:
-            self._check(key)
+            self._check(key, is_copy)
             for name in names:
                 put = self._puts.get(self._by_name.get(name, 0))
                 if put is None or not put.is_complete:
@@ -126,11 +127,11 @@ class IncomingPartitions:
         found = self._puts.get(put)
         if found is None:
             raise OutputRefused("this output is not wanted any more, or is put once more")
-        self._check(found.key)
+        self._check(found.key, found.is_copy)
         return found
 
-    def _check(self, key: AttemptKey) -> None:
-        refusal = self._refusal(key)
+    def _check(self, key: AttemptKey, is_copy: bool) -> None:
+        refusal = self._refusal(key, is_copy)
         if refusal is not None:
             raise OutputRefused(f"output of {key} is refused: {refusal}")
 

@@ -45,7 +45,7 @@ class PartitionIntake:
         except (ValueError, pa.ArrowException, OSError) as error:
             raise BadPut(f"{name!r} cannot be put: {error}") from error
         with self._lock:
-            put = self._receiver.begin(name)
+            put = self._receiver.begin(name, header.is_copy)
             try:
                 return IncomingPartition(self, put, header, base)
             except BaseException:

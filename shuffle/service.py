@@ -37,7 +37,7 @@ from holdover.v1.common_pb2 import (
 )
 from holdover.v1.taskmanager_pb2 import HeartbeatRequest, RegisterHeader, ShuffleServiceLoad
 from shuffle.deletions import Deletions, delete_attempt
-from shuffle.errors import OutputRefused
+from shuffle.errors import OutputRefused, PartitionNotFound
 from shuffle.incoming_partitions import IncomingPartitions
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, PART_SUFFIX
 from shuffle.partition_store import PartitionStore
@@ -74,6 +74,7 @@ class ShuffleService:
     ) -> None:
         self._clock = runtime.clock
         self._disk = runtime.disk
+        self._partition_servers = runtime.partition_servers
         self._identity = identity
         self._directory = shuffle_directory
         self._supervisor = supervisor
@@ -182,9 +183,9 @@ class ShuffleService:
         """See `PartitionReceiver`."""
         return self._directory
 
-    def begin(self, partition_name: str) -> int:
+    def begin(self, partition_name: str, is_copy: bool) -> int:
         """See `PartitionReceiver`. Raises ValueError for a bad name, and OutputRefused."""
-        return self._incoming.begin(partition_name)
+        return self._incoming.begin(partition_name, is_copy)
 
     def take(self, put: int, wanted_bytes: int) -> None:
         """See `PartitionReceiver`. Raises OutputRefused."""
@@ -202,13 +203,13 @@ class ShuffleService:
         """Whether a finished partition of this name is held. Thread-safe."""
         return self._finished.serves(name)
 
-    def _refusal(self, key: AttemptKey) -> str | None:
+    def _refusal(self, key: AttemptKey, is_copy: bool) -> str | None:
         """Why output of an attempt is not taken. Called from any thread, so it only looks."""
         if self.leaving:
             return "the shuffle service leaves the cluster"
         if key.job_id in self._releases:
             return "its job is being released"
-        if key.epoch < self._newest_epoch:
+        if key.epoch < self._newest_epoch and not is_copy:
             return f"epoch {self._newest_epoch} leads"
         if key in self._unwanted:
             return "it was released"
@@ -216,7 +217,7 @@ class ShuffleService:
             return "it is published already"
         return None
 
-    async def publish(self, execution: FinishedExecution) -> FinishedExecution:
+    async def publish(self, execution: FinishedExecution, is_copy: bool) -> FinishedExecution:
         """See `PartitionReceiver`. Raises OutputRefused, InvalidId."""
         key = AttemptKey.from_proto(execution.attempt)
         known = self._finished.get(key)
@@ -224,7 +225,7 @@ class ShuffleService:
             return known
         publishing = self._publishing.get(key)
         if publishing is None:
-            publishing = asyncio.ensure_future(self._publish(key, execution))
+            publishing = asyncio.ensure_future(self._publish(key, execution, is_copy))
             self._publishing[key] = publishing
             publishing.add_done_callback(lambda done: self._published(key, done))
         # Who asked may give up meanwhile, and ask again.
@@ -241,17 +242,17 @@ class ShuffleService:
             # Whoever asked has been told, or has gone.
             _log.info("not published", attempt=str(key), reason=publishing.exception())
 
-    async def _publish(self, key: AttemptKey, execution: FinishedExecution) -> None:
+    async def _publish(self, key: AttemptKey, execution: FinishedExecution, is_copy: bool) -> None:
         # A leader that is just being registered with was told what is held: this is not among it.
         await self.connection.settled(self._call_timeout_s)
         names = [partition_name(key, partition.output) for partition in execution.partitions]
-        self._incoming.check_complete(key, names)
+        self._incoming.check_complete(key, names, is_copy)
         try:
             await publish_parts(self._disk, self._directory, execution)
         except (PartsDiffer, OSError) as error:
             await self._delete_unpublished(key, len(names))
             raise OutputRefused(f"{key} cannot be published: {error}") from error
-        refusal = self._refusal(key)
+        refusal = self._refusal(key, is_copy)
         if refusal is not None:
             await self._delete_unpublished(key, len(names))
             raise OutputRefused(f"{key} cannot be published: {refusal}")
@@ -262,7 +263,7 @@ class ShuffleService:
         if self.connection.current is None:
             self._retain(key.job_id)
         else:
-            self._jobs[key.job_id] = JobLeaderConnection(key.job_id, key.epoch)
+            self._jobs[key.job_id] = JobLeaderConnection(key.job_id, self.connection.current.epoch)
 
     async def discard(self, attempt: ExecutionAttempt) -> None:
         """See `PartitionReceiver`. Raises InvalidId."""
@@ -304,6 +305,13 @@ class ShuffleService:
             else:
                 files.append(_part_files(self._incoming.give_up(key)))
         self._deletions.add(files)
+
+    async def copy(self, key: AttemptKey, address: str) -> None:
+        """See `ShuffleCalls`. Raises PartitionLost, OutputRefused."""
+        execution = self._finished.get(key)
+        if execution is None:
+            raise PartitionNotFound(str(key), "this shuffle service does not hold the attempt")
+        await self._partition_servers.copy(self._directory, execution, address)
 
     async def release_job(self, job_id: str, reason: str) -> None:
         """See `ShuffleCalls`."""

@@ -25,8 +25,11 @@ class PartitionReceiver(Protocol):
         """The shuffle directory."""
         ...
 
-    def begin(self, partition_name: str) -> int:
-        """A put begins, and ends an earlier one of the same partition; returns its number."""
+    def begin(self, partition_name: str, is_copy: bool) -> int:
+        """A put begins, and ends an earlier one of the same partition; returns its number.
+
+        A copy is finished output of another shuffle service, whichever leader's it is.
+        """
         ...
 
     def take(self, put: int, wanted_bytes: int) -> None:
@@ -41,7 +44,7 @@ class PartitionReceiver(Protocol):
         """Its stream is over. Whether its files are to be deleted by who wrote them."""
         ...
 
-    async def publish(self, execution: FinishedExecution) -> FinishedExecution:
+    async def publish(self, execution: FinishedExecution, is_copy: bool) -> FinishedExecution:
         """Hold what an attempt has put as its finished output; repeating changes nothing."""
         ...
 
@@ -76,5 +79,15 @@ class PartitionServers(Protocol):
         """Serve on `host:port`, where port 0 asks for a free one. Raises `AddressInUse`.
 
         Without `receiver` nothing can be put.
+        """
+        ...
+
+    async def copy(self, directory: str, execution: FinishedExecution, address: str) -> None:
+        """Put the partitions of a finished attempt, as they lie in the shuffle directory, to the
+        shuffle service at `address`, and publish them there. Repeating changes nothing.
+
+        Raises what `shuffle.errors` has for the two cases: `OutputRefused` when the other does not
+        take it, `PartitionLost` when it is not here or damaged. When this is cancelled, the attempt
+        may still be copied to its end.
         """
         ...

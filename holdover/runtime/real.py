@@ -19,6 +19,7 @@ from holdover.runtime.real_network import TcpNetwork
 from holdover.runtime.real_processes import ForkedTaskProcesses
 from holdover.runtime.storage_disk import ObjectStorage, StorageDisk
 from holdover.runtime.transport_security import CredentialFiles
+from holdover.v1.common_pb2 import FinishedExecution
 
 
 def real_runtime(
@@ -85,6 +86,13 @@ class NoPartitionServers:
         raise RuntimeError(
             f"cannot serve partitions on {host}:{port}: this process was started without"
             " partition servers; give real_runtime(partition_servers=...)"
+        )
+
+    async def copy(self, directory: str, execution: FinishedExecution, address: str) -> None:
+        """Raises `RuntimeError` always."""
+        raise RuntimeError(
+            f"cannot copy partitions from {directory} to {address}: this process was started"
+            " without partition servers; give real_runtime(partition_servers=...)"
         )
 
 

@@ -14,7 +14,7 @@ from holdover.config import Configuration
 from holdover.coordination.leader_services import configured_leader_service
 from holdover.ids import AttemptKey, partition_name
 from holdover.runtime import PartitionLookup, PartitionReceiver, Runtime
-from holdover.v1.common_pb2 import ConfigEntry
+from holdover.v1.common_pb2 import ConfigEntry, FinishedExecution
 from holdover.v1.job_pb2 import IntermediateDataSet, JobGraph, JobVertex
 from shuffle.finished_record import record_name
 from taskmanager.process import TaskManager
@@ -56,6 +56,9 @@ class ServedPartitions:
         assert receiver is None, "a TaskManager takes no output of others"
         self.lookup = lookup
         return self
+
+    async def copy(self, directory: str, execution: FinishedExecution, address: str) -> None:
+        raise AssertionError("a TaskManager copies nothing")
 
     async def stop(self) -> None:
         pass
