@@ -14,7 +14,7 @@ import asyncio
 import errno
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -36,6 +36,8 @@ from shuffle.partition_name import DATA_SUFFIX
 
 #: Blocks that follow one another in the file travel together up to this many bytes.
 MESSAGE_BYTES_MAX = 2 << 20
+#: Partitions that one stream brings at most.
+PARTITIONS_MAX = 1_001
 #: Streams that one server reads files for at the same time; others wait.
 STREAMS_MAX = 128
 #: How long a stream waits for its turn before the client is told to ask again.
@@ -43,6 +45,7 @@ _TURN_TIMEOUT_S = 5.0
 _STOP_TIMEOUT_S = 5.0
 
 _BLOCKS_FIELD = pa.field("block", pa.large_binary(), nullable=False)
+_BLOCKS_SCHEMA = pa.schema([_BLOCKS_FIELD])
 _HEADER_KEY = b"holdover.fetch-header"
 _NOT_FOUND = b"not-found:"
 _DAMAGED = b"damaged:"
@@ -150,19 +153,33 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         """Answers a FetchTicket with a header and the blocks that it names."""
         try:
             request = shuffle_pb2.FetchTicket.FromString(ticket.ticket)
+            if request.more:
+                return self._get_many([request, *request.more])
             path, index, blocks = self._find(request)
         except PartitionLost as error:
             raise _server_error(error) from error
         except (DecodeError, ValueError) as error:
             raise pa.ArrowInvalid(f"bad fetch ticket: {error}") from error
-        header = shuffle_pb2.FetchHeader(
-            schema=index.schema_bytes,
-            length=[block.length for block in blocks],
-            crc32c=[block.crc32c for block in blocks],
-            rows=[block.rows for block in blocks],
-        )
+        header = _header(index, blocks)
         schema = pa.schema([_BLOCKS_FIELD], metadata={_HEADER_KEY: header.SerializeToString()})
         return flight.GeneratorStream(schema, self._messages(path, index.name, blocks, schema))
+
+    def _get_many(self, requests: list[shuffle_pb2.FetchTicket]) -> flight.FlightDataStream:
+        if len(requests) > PARTITIONS_MAX:
+            raise ValueError(f"{len(requests)} partitions are more than {PARTITIONS_MAX}")
+        return flight.GeneratorStream(_BLOCKS_SCHEMA, self._many(requests))
+
+    def _many(self, requests: list[shuffle_pb2.FetchTicket]) -> Iterator[Any]:
+        """Partition after partition: one file is open at a time, whatever their number."""
+        for request in requests:
+            try:
+                path, index, blocks = self._find(request)
+            except PartitionLost as error:
+                raise _server_error(error) from error
+            except ValueError as error:
+                raise pa.ArrowInvalid(f"bad fetch ticket: {error}") from error
+            yield _no_blocks(), pa.py_buffer(_header(index, blocks).SerializeToString())
+            yield from self._messages(path, index.name, blocks, _BLOCKS_SCHEMA)
 
     def do_put(
         self, _context: object, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
@@ -211,6 +228,19 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             raise _server_error(error) from error
         finally:
             self._turns.release()
+
+
+def _header(index: Index, blocks: list[Block]) -> shuffle_pb2.FetchHeader:
+    return shuffle_pb2.FetchHeader(
+        schema=index.schema_bytes,
+        length=[block.length for block in blocks],
+        crc32c=[block.crc32c for block in blocks],
+        rows=[block.rows for block in blocks],
+    )
+
+
+def _no_blocks() -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], pa.large_binary())], schema=_BLOCKS_SCHEMA)
 
 
 def _server_error(error: PartitionLost) -> flight.FlightServerError:
@@ -318,6 +348,65 @@ class FlightPartitionClient:
             raise _client_error(name, error) from error
         except DecodeError as error:
             raise FetchInterrupted(f"{self.address} sent a bad header: {error}") from error
+
+    def fetch_many(
+        self, names: Sequence[str], first_subpartition: int, end_subpartition: int
+    ) -> PartitionsStream:
+        """Begins to fetch the same subpartitions of two to PARTITIONS_MAX partitions by one stream.
+
+        Raises FetchInterrupted. What is said of one of them is raised where it would have come.
+        """
+        if not 2 <= len(names) <= PARTITIONS_MAX:
+            raise ValueError(f"{len(names)} partitions must be 2..{PARTITIONS_MAX}")
+        tickets = [
+            shuffle_pb2.FetchTicket(
+                partition_name=name,
+                first_subpartition=first_subpartition,
+                end_subpartition=end_subpartition,
+            )
+            for name in names
+        ]
+        tickets[0].more.extend(tickets[1:])
+        options = flight.FlightCallOptions(timeout=self._call_timeout_s)
+        ticket = flight.Ticket(tickets[0].SerializeToString())
+        try:
+            return PartitionsStream(names, self._connection.client().do_get(ticket, options))
+        except _FLIGHT_FAILURES as error:
+            raise FetchInterrupted(f"{self.address} does not answer: {error}") from error
+
+
+class PartitionsStream:
+    """Several partitions in one stream, in the order in which they were asked for."""
+
+    def __init__(self, names: Sequence[str], reader: Any) -> None:
+        self._names = names
+        self._reader = reader
+
+    def cancel(self) -> None:
+        """Ends the fetch; may be called from any thread."""
+        self._reader.cancel()
+
+    def __iter__(self) -> Iterator[PartitionStream]:
+        """Each is to be read to its end before the next. Raises as `PartitionStream` does, with the
+        name of the partition that was to come."""
+        for name in self._names:
+            try:
+                chunk = self._reader.read_chunk()
+                if chunk.data.num_rows:
+                    raise FetchInterrupted(f"blocks came before the header of {name}")
+                described = chunk.app_metadata
+                header = shuffle_pb2.FetchHeader.FromString(
+                    described.to_pybytes() if described else b""
+                )
+            except StopIteration:
+                raise FetchInterrupted(f"the fetch ended before {name}") from None
+            except pa.ArrowInvalid as error:
+                raise ValueError(f"the fetch of {name} is refused: {error}") from error
+            except _FLIGHT_FAILURES as error:
+                raise _client_error(name, error) from error
+            except DecodeError as error:
+                raise FetchInterrupted(f"a bad header came for {name}: {error}") from error
+            yield PartitionStream(name, self._reader, header)
 
 
 class PartitionStream:
