@@ -118,7 +118,7 @@ class ShuffleRpcService(ShuffleServiceServicer):
         await self._admit(request.leader_epoch, context)
         if not self._calls.registered(request.registration_id):
             text = f"registration {request.registration_id!r} does not hold here"
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+            await context.abort(grpc.StatusCode.NOT_FOUND, text)
         for key in await _keys(request.attempts, context):
             obstacle, lost = "", False
             try:
