@@ -350,9 +350,14 @@ class FlightPartitionClient:
             raise FetchInterrupted(f"{self.address} sent a bad header: {error}") from error
 
     def fetch_many(
-        self, names: Sequence[str], first_subpartition: int, end_subpartition: int
+        self,
+        names: Sequence[str],
+        first_subpartition: int,
+        end_subpartition: int,
+        start_block: int = 0,
     ) -> PartitionsStream:
-        """Begins to fetch the same subpartitions of two to PARTITIONS_MAX partitions by one stream.
+        """Begins to fetch the same subpartitions of two to PARTITIONS_MAX partitions by one stream,
+        of the first of them only from `start_block` on.
 
         Raises FetchInterrupted. What is said of one of them is raised where it would have come.
         """
@@ -366,6 +371,7 @@ class FlightPartitionClient:
             )
             for name in names
         ]
+        tickets[0].start_block = start_block
         tickets[0].more.extend(tickets[1:])
         options = flight.FlightCallOptions(timeout=self._call_timeout_s)
         ticket = flight.Ticket(tickets[0].SerializeToString())
