@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from holdover.config.security_options import SECURITY_OPTIONS
+from holdover.config.shuffle_service_options import SHUFFLE_SERVICE_OPTIONS
 from holdover.config.values import (
     Boolean,
     Choice,
@@ -443,53 +444,6 @@ SHUFFLE_FETCH_RETRY_TIMEOUT = Option(
     "How long a task tries to reach a worker for a partition before it gives the partition up.",
     job_level=True,
 )
-SHUFFLE_SERVICE_HOST = Option(
-    "shuffle.service.host",
-    _HOST,
-    "127.0.0.1",
-    "Host that a shuffle service gives to others as its own.",
-)
-SHUFFLE_SERVICE_BIND_HOST = Option(
-    "shuffle.service.bind-host",
-    _HOST,
-    "127.0.0.1",
-    "Address that a shuffle service listens on.",
-)
-SHUFFLE_SERVICE_RPC_PORT = Option(
-    "shuffle.service.rpc.port",
-    _PORT_OR_ANY,
-    "0",
-    "Port of a shuffle service's gRPC service; 0 takes any free port.",
-)
-SHUFFLE_SERVICE_DATA_PORT = Option(
-    "shuffle.service.data.port",
-    _PORT_OR_ANY,
-    "0",
-    "Port of a shuffle service's Arrow Flight server; 0 takes any free port.",
-)
-SHUFFLE_SERVICE_RESOURCE_ID = Option(
-    "shuffle.service.resource-id",
-    Text(
-        re.compile(f"({RESOURCE_ID.pattern})?"),
-        "empty, or at most 64 letters, digits, '.', '_' and '-' that begin with a letter or digit",
-    ),
-    "",
-    "Name of the shuffle service, under which it finds its partitions after its own restart; empty"
-    " makes a new name at every start.",
-)
-SHUFFLE_SERVICE_MAX_BYTES = Option(
-    "shuffle.service.max-bytes",
-    Size(0),
-    "0 b",
-    "Bytes of partitions that a shuffle service holds at most; tasks whose output does not fit run"
-    " again with another one. 0 is no bound.",
-)
-SHUFFLE_SERVICE_DISK_RESERVE = Option(
-    "shuffle.service.disk-reserve",
-    Size(0),
-    "1 gb",
-    "Bytes of its disk that a shuffle service leaves free.",
-)
 SOURCE_SPLIT_MAX_BYTES = Option(
     "source.split.max-bytes",
     Size(1),
@@ -522,6 +476,6 @@ LOG_LEVEL = Option(
 #: All options by key, in the order of the documentation.
 OPTIONS: Final[dict[str, Option[object]]] = {
     option.key: option
-    for option in (*globals().values(), *SECURITY_OPTIONS)
+    for option in (*globals().values(), *SHUFFLE_SERVICE_OPTIONS, *SECURITY_OPTIONS)
     if isinstance(option, Option)
 }

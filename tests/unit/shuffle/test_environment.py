@@ -306,7 +306,7 @@ def test_many_partitions_go_on_where_they_broke_off(
     source = iter(
         reader([(i, holder.address) for i in range(4)], streams_max=1, ahead_bytes_max=64 << 10)
     )
-    read = []
+    read: list[Any] = []
     while len(read) < 1.5 * rows:
         read += values([next(source)])
     holder.stop()
