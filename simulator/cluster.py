@@ -27,6 +27,7 @@ from jobmanager.job_manager import FatalError, JobManager
 from jobmanager.job_master import JobMaster
 from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.signals import Signal
+from shuffle.partition_store import PartitionStore
 from shuffle.service_process import ShuffleServiceProcess
 from simulator.world.etcd import SimulatedEtcd
 from simulator.world.leader_service import SimulatedLeaderService
@@ -98,6 +99,14 @@ class Node:
     def alive(self) -> bool:
         """Whether a process runs (or is paused)."""
         return self.process is not None and self.process.alive
+
+    @property
+    def finished(self) -> PartitionStore | None:
+        """What a TaskManager or a shuffle service holds; None before it serves."""
+        if self.taskmanager is not None:
+            return self.taskmanager.finished
+        service = self.shuffle_service.service if self.shuffle_service is not None else None
+        return service.finished if service is not None else None
 
     @property
     def runs(self) -> bool:

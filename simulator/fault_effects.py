@@ -60,8 +60,12 @@ class FaultEffects:
         if fault.restart_after_s is not None:
             return fault.restart_after_s
         settings = self._cluster.settings
-        taskmanagers = all(self._cluster.node(name).role == "taskmanager" for name in names)
-        delay_s = settings.taskmanager_restart_s if taskmanagers else settings.jobmanager_restart_s
+        roles = dict.fromkeys(self._cluster.node(name).role for name in names)
+        delay_s = settings.jobmanager_restart_s
+        if list(roles) == ["taskmanager"]:
+            delay_s = settings.taskmanager_restart_s
+        elif list(roles) == ["shuffle-service"]:
+            delay_s = settings.shuffle_service_restart_s
         return math.inf if delay_s is None else delay_s
 
     def apply(self, fault: kinds.FaultModel, groups: Sequence[Sequence[str]]) -> Heal | None:

@@ -48,12 +48,13 @@ StepName = Literal[
 #: Who can be a victim. Those with a number are written "rack:2", numbered from 1.
 JOBMANAGERS = ("leader", "standby", "jobmanagers", "jobmanager")
 TASKMANAGERS = ("one", "minority", "majority", "all", "holders", "taskmanager", "rack")
-PROCESSES = (*JOBMANAGERS, *TASKMANAGERS, "leader-service")
+SHUFFLE_SERVICES = ("shuffle:one", "shuffle:all", "shuffle:holders", "shuffle")
+PROCESSES = (*JOBMANAGERS, *TASKMANAGERS, *SHUFFLE_SERVICES, "leader-service")
 ROLES = (*PROCESSES, "shared-storage")
 #: Of these there is one at most.
-_SINGLE = ("leader", "jobmanager", "taskmanager", "leader-service")
-_NUMBERED = ("jobmanager", "taskmanager", "rack")
-_ROLE = re.compile(r"([a-z-]+)(?::([1-9][0-9]{0,5}))?")
+_SINGLE = ("leader", "jobmanager", "taskmanager", "shuffle", "leader-service")
+_NUMBERED = ("jobmanager", "taskmanager", "rack", "shuffle")
+_ROLE = re.compile(r"(shuffle:[a-z]+|[a-z-]+)(?::([1-9][0-9]{0,5}))?")
 
 JobStateName = Literal[
     "CREATED",
@@ -75,7 +76,9 @@ class Victims:
     leader: the JobManager that leads. standby: those that do not. jobmanagers: all of them.
     jobmanager:N. one, minority (less than half, at least one), majority (more than half), all: of
     the TaskManagers. holders: one TaskManager that holds finished partitions. taskmanager:N.
-    rack:N: all TaskManagers there. leader-service. shared-storage: for faults of disks.
+    rack:N: all TaskManagers there. shuffle:N, shuffle:one, shuffle:all, shuffle:holders (one that
+    holds finished partitions): shuffle services. leader-service. shared-storage: for faults of
+    disks.
     """
 
     role: str

@@ -231,17 +231,18 @@ class Story:
         return list(executor.occupants) if executor is not None else []
 
     def epoch_of(self, name: str) -> int | None:
-        """The epoch that a TaskManager is registered with."""
-        taskmanager = self.cluster.node(name).taskmanager
-        if taskmanager is None or taskmanager.executor is None:
-            return None
-        current = taskmanager.executor.connection.current
+        """The epoch that a TaskManager or a shuffle service is registered with."""
+        node = self.cluster.node(name)
+        of = node.taskmanager.executor if node.taskmanager is not None else None
+        service = node.shuffle_service.service if node.shuffle_service is not None else None
+        worker = of if of is not None else service
+        current = worker.connection.current if worker is not None else None
         return current.epoch if current is not None else None
 
     def held(self, name: str) -> list[FinishedExecution]:
         """What a TaskManager would offer now."""
-        taskmanager = self.cluster.node(name).taskmanager
-        return taskmanager.finished.inventory() if taskmanager is not None else []
+        finished = self.cluster.node(name).finished
+        return finished.inventory() if finished is not None else []
 
     def files(self, name: str) -> list[str]:
         """Files of partitions on the disk of a TaskManager, whether it lives or not."""
@@ -351,8 +352,9 @@ def registered_of(record: RunRecord, name: str, epoch: int) -> float:
 
 
 def _role(name: str) -> str:
-    """`tm-2` is `taskmanager:2` to a fault; a role is what it is."""
+    """`tm-2` is `taskmanager:2` to a fault, `ss-1` is `shuffle:1`; a role is what it is."""
     kind, _, number = name.partition("-")
     if number.isdecimal():
-        return f"{ {'tm': 'taskmanager', 'jm': 'jobmanager'}[kind] }:{number}"
+        roles = {"tm": "taskmanager", "jm": "jobmanager", "ss": "shuffle"}
+        return f"{roles[kind]}:{number}"
     return name
