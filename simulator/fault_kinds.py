@@ -396,7 +396,7 @@ class LosePartitions(FaultModel):
     """Files of finished partitions vanish from the victims' disks. `part` of them, at least one."""
 
     real: ClassVar[bool] = True
-    whom: ClassVar[tuple[str, ...]] = TASKMANAGERS
+    whom: ClassVar[tuple[str, ...]] = (*TASKMANAGERS, *SHUFFLE_SERVICES)
     kind: Literal["lose-partitions"] = "lose-partitions"
     victims: VictimsField
     part: Fraction = 1.0

@@ -59,6 +59,8 @@ def check_runnable(scenario: Scenario) -> None:
     processes, slots = spec.taskmanagers + spec.jobmanagers, spec.taskmanagers * spec.slots
     if processes > PROCESSES_MAX:
         reasons.append(f"{processes} processes are too many for one machine: {PROCESSES_MAX}")
+    if spec.shuffle_services:
+        reasons.append("cluster: shuffle services are not started among local processes")
     if slots > SLOTS_MAX:
         reasons.append(f"{slots} slots are too many for one machine: {SLOTS_MAX}")
     for job in scenario.jobs:
