@@ -160,6 +160,10 @@ class FaultDraw:
             ("one", "one", "one", "holders", "holders", "minority", "majority", "all", rack)
         )
 
+    def task_runners(self) -> str:
+        """Some of those who run tasks."""
+        return self.taskmanagers()
+
     def _anyone(self) -> str:
         return self._jobmanager() if self.chance.random() < 0.4 else self.taskmanagers()
 
@@ -251,7 +255,7 @@ class FaultDraw:
 
     def killed_task(self) -> _Fields:
         """Task processes that die."""
-        return {"victims": self.taskmanagers(), "tasks": self.chance.choice(("one", "all"))}
+        return {"victims": self.task_runners(), "tasks": self.chance.choice(("one", "all"))}
 
     def lost_partitions(self) -> _Fields:
         """Files that vanish."""
