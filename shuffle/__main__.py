@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 
@@ -51,4 +52,9 @@ async def _serve(configuration: Configuration) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Flight waits, without end, for a task that has begun to put and sends nothing: it would keep
+    # this process from ending. All that is to be kept is on the disk by now.
+    os._exit(exit_code)
