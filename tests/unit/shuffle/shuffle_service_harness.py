@@ -13,6 +13,7 @@ from holdover.ids import AttemptKey
 from holdover.runtime import PartitionServer, Runtime
 from holdover.runtime.real import real_runtime
 from holdover.runtime.supervisor import Supervisor
+from holdover.runtime.transport_security import CredentialFiles
 from holdover.v1.common_pb2 import FinishedExecution, ResultPartition
 from shuffle.flight import FlightPartitionClient
 from shuffle.flight_result_target import ShuffleServiceTarget
@@ -76,6 +77,8 @@ class ServiceWorld:
     """The service and its server; `start` again makes another run of the same service."""
 
     path: Path
+    #: With them, the service speaks TLS only.
+    credentials: CredentialFiles | None = None
     runtime: Runtime = field(default_factory=real_runtime)
     service: ShuffleService = field(init=False)
     server: PartitionServer = field(init=False)
@@ -102,7 +105,7 @@ class ServiceWorld:
             await take_stock(self.runtime.disk, self.runtime.clock, directory)
         )
         await self.service.measure()
-        self.server = await FlightPartitionServers().start(
+        self.server = await FlightPartitionServers(self.credentials).start(
             "127.0.0.1", 0, self.lookup, self.service
         )
         if "jobmanager.rpc.port" in options:
