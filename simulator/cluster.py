@@ -230,6 +230,12 @@ class SimulatedCluster:
         else:
             self.kill_node(node)
 
+    def drain_node(self, node: Node) -> None:
+        """An operator wants a shuffle service to leave; no-op before it serves."""
+        service = node.shuffle_service.service if node.shuffle_service is not None else None
+        if service is not None and node.process is not None and node.alive:
+            self._in(node.process, service.drain)
+
     def kill_node(self, node: Node) -> None:
         """SIGKILL; no-op while no process lives."""
         if node.process is not None and node.alive:

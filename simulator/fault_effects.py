@@ -122,6 +122,10 @@ class FaultEffects:
             case kinds.LosePartitions():
                 self._lose_partitions(nodes, fault.part)
                 return None
+            case kinds.Drain():
+                for node in nodes:
+                    self._cluster.drain_node(node)
+                return lambda: self._end_drains(nodes)
         raise ValueError(f"no such fault: {fault.kind!r}")
 
     def _end(self, nodes: Sequence[Node], end: Callable[[Node], None]) -> Heal:
@@ -133,6 +137,13 @@ class FaultEffects:
                 self._cluster.release(node)
 
         return start_again
+
+    def _end_drains(self, nodes: Sequence[Node]) -> None:
+        """Who is not gone yet is started anew, and forgets that it was to leave."""
+        for node in nodes:
+            service = node.shuffle_service.service if node.shuffle_service is not None else None
+            if service is not None and service.draining:
+                self._cluster.stop_node(node)
 
     def _pause(self, nodes: Sequence[Node]) -> Heal:
         processes = [node.process for node in nodes if node.process is not None]

@@ -402,6 +402,16 @@ class LosePartitions(FaultModel):
     part: Fraction = 1.0
 
 
+class Drain(FaultModel):
+    """An operator wants shuffle services to leave; each does when no live job needs what it holds,
+    and is started again as the cluster says. Those that cannot (there is no other to take over what
+    is needed) are told to end when all is healed."""
+
+    whom: ClassVar[tuple[str, ...]] = SHUFFLE_SERVICES
+    kind: Literal["drain"] = "drain"
+    victims: VictimsField
+
+
 class CutLog(_Ending):
     """The victim is killed, and before it is started again the newest file of each job's event
     log loses its end from a byte that the seed draws, at most `bytes_max` of it. Only those can
@@ -439,6 +449,7 @@ Fault = Annotated[
     | AddressChange
     | KillTask
     | LosePartitions
+    | Drain
     | CutLog
     | CancelJob,
     Field(discriminator="kind"),

@@ -8,13 +8,26 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from simulator.swarm_faults import FaultDraw, between
+from simulator.swarm_faults import FAULTS_MAX, FaultDraw, between
+
+#: Services that a run drains.
+DRAINS_MAX = 3
 
 _Fields = dict[str, Any]
 
 
 class ExternalFaultDraw(FaultDraw):
     """See the module."""
+
+    def faults(self) -> list[_Fields]:
+        """As in other swarms; in some runs services are drained besides."""
+        faults = super().faults()[: FAULTS_MAX - DRAINS_MAX]
+        self.keep_ids(faults)
+        if self.chance.random() < 0.4:
+            for _ in range(self.chance.randint(1, DRAINS_MAX)):
+                victims = self.chance.choice(("shuffle:one", "shuffle:holders", "shuffle:holders"))
+                self.add(faults, "drain", {"victims": victims}, self.moment())
+        return faults
 
     def taskmanagers(self) -> str:
         """Some of the TaskManagers, or some of the shuffle services."""

@@ -70,6 +70,10 @@ class FaultDraw:
         self._ids.append(fault["id"])
         return str(fault["id"])
 
+    def keep_ids(self, faults: list[_Fields]) -> None:
+        """Only these can still be waited for."""
+        self._ids = [fault["id"] for fault in faults]
+
     def _lose_leaders(self, faults: list[_Fields], losses: int) -> None:
         """Leaders are lost, each some time in the work, or while it recovers from the last loss;
         a few runs kill everybody at once."""

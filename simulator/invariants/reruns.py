@@ -82,6 +82,10 @@ class NoNeedlessRerun(Invariant):
                 key = AttemptKey.from_proto(finished.execution.attempt)
                 stored = (key, finished.location.worker_id)
                 leader.stored[key.vertex_id, key.subtask] = stored
+            elif event.HasField("partitions_moved"):
+                moved = event.partitions_moved
+                key = AttemptKey.from_proto(moved.attempt)
+                leader.stored[key.vertex_id, key.subtask] = (key, moved.location.worker_id)
             elif event.HasField("vertex_reset"):
                 for subtask in event.vertex_reset.subtasks:
                     vertex = graph.vertex_at(event.vertex_reset.vertex_id, subtask)

@@ -73,7 +73,7 @@ def test_a_service_that_is_drained_leaves_and_nothing_runs_again() -> None:
     async def plot(story: Story) -> None:
         await story.stage_finished("map")
         assert story.held("ss-1")
-        drain(story, "ss-1")
+        story.make(kinds.Drain, victims="shuffle:1")
         others = ("ss-2", "ss-3")
         await story.until(lambda: sum(len(story.held(name)) for name in others) == 6, "copies")
         await story.until(lambda: not story.cluster.node("ss-1").alive, "it leaves", within_s=200.0)
@@ -86,7 +86,7 @@ def test_a_service_that_is_drained_leaves_and_nothing_runs_again() -> None:
 def test_the_leader_dies_while_a_service_is_drained() -> None:
     async def plot(story: Story) -> None:
         await story.stage_finished("map")
-        drain(story, "ss-1")
+        story.make(kinds.Drain, victims="shuffle:1")
         await story.until(lambda: len(story.held("ss-2")) > 3, "a copy has come")
         story.kill("jm-1", restart_after_s=2.0)
         await story.job_is("RUNNING")
@@ -120,12 +120,3 @@ def test_a_cut_between_a_task_and_a_service_costs_time_alone() -> None:
 
     record = tell(external(), plot)
     assert runs_of(record, "map") == ONCE
-
-
-def drain(story: Story, name: str) -> None:
-    """An operator wants a service to leave."""
-    node = story.cluster.node(name)
-    service = node.shuffle_service.service if node.shuffle_service is not None else None
-    assert service is not None
-    assert node.process is not None
-    story.world.loop.call_soon(service.drain, context=node.process.context)
