@@ -29,8 +29,9 @@ from holdover.runtime.transport_security import CredentialFiles, Credentials
 from holdover.v1 import shuffle_pb2
 from shuffle.errors import PartitionDamaged, PartitionLost, PartitionNotFound, ShuffleError
 from shuffle.flight_connection import FlightConnection
+from shuffle.flight_index_cache import IndexCache
 from shuffle.flight_put import PutEndpoint
-from shuffle.partition_file import check_block, check_data_size, read_index
+from shuffle.partition_file import check_block, check_data_size
 from shuffle.partition_index import Block, Index, schema_from_bytes
 from shuffle.partition_name import DATA_SUFFIX
 
@@ -38,6 +39,8 @@ from shuffle.partition_name import DATA_SUFFIX
 MESSAGE_BYTES_MAX = 2 << 20
 #: Partitions that one stream brings at most.
 PARTITIONS_MAX = 1_001
+#: Blocks whose places are remembered: those of 500 partitions of 500 subpartitions, some 40 MB.
+_INDEX_BLOCKS_MAX = 1 << 18
 #: Streams that one server reads files for at the same time; others wait.
 STREAMS_MAX = 128
 #: How long a stream waits for its turn before the client is told to ask again.
@@ -137,6 +140,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
     ) -> None:
         self._lookup = lookup
         self._puts = puts
+        self._indexes = IndexCache(_INDEX_BLOCKS_MAX)
         self._turns = threading.BoundedSemaphore(STREAMS_MAX)
         self.stopping = threading.Event()
         if credentials is None:
@@ -202,7 +206,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         if held_at is None:
             raise PartitionNotFound(name)
         base = held_at.removesuffix(DATA_SUFFIX)
-        index = read_index(base, name)
+        index = self._indexes.read(base, name)
         # Said with the header, before a reader has done any work for nothing.
         check_data_size(base + DATA_SUFFIX, index)
         blocks = index.range(request.first_subpartition, request.end_subpartition)
