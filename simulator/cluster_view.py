@@ -84,6 +84,14 @@ class SimulatedClusterView:
         return self._patience_s
 
     @property
+    def leases_flap(self) -> bool:
+        """See `ClusterView`."""
+        links, ttl_s = self._world.network.settings, self._cluster.settings.lease_ttl_s
+        if ttl_s is None or not links.loss:
+            return False
+        return ttl_s <= links.retransmission_s * (1 + 2 + 4)
+
+    @property
     def registration_timeout_s(self) -> float:
         """See `ClusterView`."""
         return self._config.get(options.TASKMANAGER_REGISTRATION_TIMEOUT)

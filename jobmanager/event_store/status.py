@@ -55,6 +55,7 @@ class EventStoreStatus:
             mode=self.mode.value,
             reason=self.reason,
             events_appended=self.appended,
+            last_sequence=self.sequence,
             durable_sequence=self.durable_sequence,
             buffered_bytes=self.buffered_bytes,
             written_bytes=self.written_bytes,

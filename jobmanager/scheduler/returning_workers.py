@@ -127,6 +127,10 @@ class ReturningWorkers:
     ) -> bool:
         """Take an offered execution: known as finished, or finished but not yet logged."""
         vertex = self._graph.find(key)
+        if vertex is None:
+            # Its shape is lost with the end of the log, and what was just taken may decide it.
+            self._core.initialize_vertices()
+            vertex = self._graph.find(key)
         if vertex is None or self._graph.state in (JobState.CANCELLING, JobState.FAILING):
             return False
         if vertex.state is ExecutionState.CANCELING:

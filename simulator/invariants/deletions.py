@@ -41,7 +41,8 @@ class _Holder:
 
     held: dict[AttemptKey, None] = field(default_factory=dict)
     seen_s: float = 0.0
-    #: When it was last seen to be registered; at its first check it counts as registered.
+    #: When it was last seen to be registered. One that is not yet, and holds what its predecessor
+    #: left, has looked for a leader since its start, which came after the check before.
     registered_s: float = 0.0
 
 
@@ -61,6 +62,7 @@ class NothingIsDeletedEarly(Invariant):
         self._deleted: dict[AttemptKey, None] = {}
         #: By job, as its stored graph says.
         self._recovers: dict[str, bool] = {}
+        self._looked_s = 0.0
 
     def step(self, step: Step) -> None:
         """Remember what a leader orders, and whether its job recovers."""
@@ -81,6 +83,7 @@ class NothingIsDeletedEarly(Invariant):
 
     def _follow_all(self) -> None:
         self._holders = {worker.name: self._follow(worker) for worker in self.view.workers()}
+        self._looked_s = self.view.now_s
 
     def _follow(self, worker: WorkerView) -> _Holder:
         now_s = self.view.now_s
@@ -90,14 +93,13 @@ class NothingIsDeletedEarly(Invariant):
             for execution in worker.finished.inventory()[:ATTEMPTS_MAX]
         )
         registered_s = now_s
-        if before is not None:
-            if worker.registered_epoch is None:
-                registered_s = before.registered_s
-            if len(before.held) < ATTEMPTS_MAX:
-                for key in before.held:
-                    if key not in held and worker.finished.get(key) is None:
-                        self._deleted[key] = None
-                        self._judge(worker, before, key)
+        if worker.registered_epoch is None:
+            registered_s = self._looked_s if before is None else before.registered_s
+        if before is not None and len(before.held) < ATTEMPTS_MAX:
+            for key in before.held:
+                if key not in held and worker.finished.get(key) is None:
+                    self._deleted[key] = None
+                    self._judge(worker, before, key)
         return _Holder(held, now_s, registered_s)
 
     def _judge(self, worker: WorkerView, before: _Holder, key: AttemptKey) -> None:

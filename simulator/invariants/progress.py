@@ -21,6 +21,8 @@ EXPLAINED = (
     "job parked",
     "leadership lost",
 )
+#: Of these, what a network that loses packets explains as well, where leases are short.
+FLAPPING = ("job parked", "leadership lost")
 #: Of a process or a loop that ends: explained by an exception of one of these.
 EXPLAINED_EXCEPTIONS = (
     "OSError",
@@ -80,6 +82,8 @@ class NoHiddenMistake(Invariant):
         """Judge a line."""
         disturbed = not self.is_calm()
         if disturbed and error.event in EXPLAINED:
+            return
+        if self.view.leases_flap and error.event in FLAPPING:
             return
         if (
             disturbed

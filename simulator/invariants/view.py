@@ -165,6 +165,12 @@ class ClusterView(Protocol):
         ...
 
     @property
+    def leases_flap(self) -> bool:
+        """Whether the network, without any fault, loses packets, and a lease is so short that a
+        renewal which is lost three times in a row comes too late."""
+        ...
+
+    @property
     def registration_timeout_s(self) -> float:
         """How long a TaskManager looks for a leader before it lets go of what it holds."""
         ...

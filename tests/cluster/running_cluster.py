@@ -99,7 +99,7 @@ class RunningCluster:
             while True:
                 status = (await self.client.describe(job.job_id)).status
                 recovery = status.recovery
-                written = recovery.durable_sequence >= recovery.events_appended > 0
+                written = recovery.durable_sequence >= recovery.last_sequence > 0
                 if written and status.subtasks_finished >= finished:
                     return
                 await asyncio.sleep(POLL_S)

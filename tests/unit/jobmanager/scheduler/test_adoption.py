@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdover.ids import AttemptKey
@@ -27,6 +29,7 @@ from tests.unit.jobmanager.scheduler.scenes import (
     register,
     replayed,
     reset,
+    started,
     starts_of,
 )
 
@@ -57,6 +60,23 @@ def test_finished_work_without_an_event_is_adopted() -> None:
     assert (counts["s"].adopted, counts["m"].adopted) == (4, 2)
     assert {starts_of(world).count(("s", i)) for i in range(4)} == {1}
     assert [starts_of(world).count(("m", i)) for i in (0, 1)] == [1, 1]
+    assert world.output() == list(range(8))
+
+
+def test_what_took_its_shape_after_the_last_durable_event_is_adopted_with_its_producer() -> None:
+    """One worker offers both; the shape follows from what the producer has left behind."""
+    options = replace(OPTIONS, release_during_execution=False)
+    world = started(chain(2, adaptive=True), workers=1, options=options)
+    begun = len(world.log)
+    finish(world, "s")
+    finish(world, "m")
+    before = len(world.starts)
+    world.durable = begun  # a power loss: what was flushed at once is gone as well
+    lost_tail(world, 100)
+    assert not graph_of(world).vertices["m"].initialized
+    register(world)
+    world.run_to_end()
+    assert {vertex_id for vertex_id, _ in starts_of(world, before)} == {"k"}
     assert world.output() == list(range(8))
 
 

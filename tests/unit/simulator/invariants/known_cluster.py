@@ -43,6 +43,7 @@ class KnownCluster:
     storage_directory: str = STORAGE
     calm_since_s: float | None = 0.0
     patience_s: float = 10.0
+    leases_flap: bool = False
     registration_timeout_s: float = 300.0
     messages_in_flight: int = 0
     processes: int = 1

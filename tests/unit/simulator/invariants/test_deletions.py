@@ -68,6 +68,22 @@ def test_the_death_of_a_taskmanager_is_a_reason() -> None:
     assert cluster.findings == []
 
 
+def test_a_new_life_may_have_looked_for_a_leader_since_the_check_before_it_was_seen() -> None:
+    """It holds what its predecessor left, and starts its timer with itself."""
+    for started_before_s, findings in ((240.0, 0), (1.0, 1)):
+        cluster = KnownCluster(living=[])
+        cluster.submit(chain(2))
+        invariant = cluster.checked(NothingIsDeletedEarly)
+        invariant.check()
+        cluster.now_s += started_before_s
+        cluster.living = [worker("tm-0", KEY)]
+        invariant.check()
+        cluster.now_s += 1
+        cluster.living = [worker("tm-0")]
+        invariant.check()
+        assert len(cluster.findings) == findings
+
+
 def test_a_job_without_recovery_is_deleted_when_its_leader_is_lost() -> None:
     """Behaviour 4.3. Its leader may have died before anybody has looked at it."""
     cluster = KnownCluster(living=[worker("tm-0", KEY)])

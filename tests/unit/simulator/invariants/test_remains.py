@@ -141,6 +141,14 @@ def test_errors_that_a_fault_explains_are_right() -> None:
     assert len(cluster.findings) == 3
 
 
+def test_short_leases_flap_on_a_network_that_loses_packets() -> None:
+    for flapping, findings in ((True, 0), (False, 1)):
+        cluster = KnownCluster(leases_flap=flapping)
+        lost = ErrorLogged("jm-0", 1.0, "leadership lost", {"epoch": 1})
+        cluster.checked(NoHiddenMistake).error_logged(lost)
+        assert len(cluster.findings) == findings
+
+
 @pytest.mark.parametrize("what", ["damaged", "missing"])
 def test_a_damaged_log_is_explained_by_a_fault_that_has_cut_it(what: str) -> None:
     """Otherwise the JobManager has damaged it."""

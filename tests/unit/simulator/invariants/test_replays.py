@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -54,6 +55,10 @@ def led(events: Sequence[JobEvent], *, unwritten: int = 0) -> tuple[KnownCluster
     frames = tuple(frame(e, durable + at + 1) for at, e in enumerate(events[durable:]))
     log = WrittenLog(DIRECTORY, frames, 0, 1)
     of = scheduler(replayed(chain(2), events))
+    for vertex in of.core.graph.all_subtasks():
+        if vertex.finished is not None:
+            of.core.workers[vertex.stored_at] = f"{vertex.stored_at}:1"
+            of.core.graph.set_available(vertex, True)
     of.core.schedule_all()
     job = RunningJob("job", of, log)
     cluster = KnownCluster(leading=[LeaderView("jm-0#0", 1, jobs=(job,))])
@@ -94,6 +99,15 @@ def test_an_event_that_is_lost_on_its_way_is_found() -> None:
     logged(HISTORY[:-1], cluster.storage)
     watched(cluster, job).leader_ends(cluster.leading[0])
     assert "s[1]" in cluster.findings[0]
+
+
+def test_a_leader_that_has_a_successor_is_not_held_against_its_log() -> None:
+    cluster, job = led(HISTORY)
+    invariant = watched(cluster, job)
+    invariant.step(replace(step(job.scheduler, sig.JobStarted()), epoch=2))
+    logged(HISTORY[:-1], cluster.storage)
+    invariant.leader_ends(cluster.leading[0])
+    assert cluster.findings == []
 
 
 def test_a_log_that_cannot_be_replayed_is_found() -> None:
