@@ -157,6 +157,7 @@ class JobManagerDouble(JobManagerServicer):
             taskmanagers=3,
             slots=6,
             slots_free=6,
+            shuffle_services=len(self.jobs.shuffle_services),
         )
 
     async def SubmitJob(
