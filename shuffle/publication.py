@@ -22,7 +22,8 @@ class PartsDiffer(Exception):
 
 
 async def publish_parts(disk: Disk, shuffle_directory: str, execution: FinishedExecution) -> None:
-    """Rename the completed partitions of an attempt, and leave its record beside them.
+    """Rename the completed partitions of an attempt, and leave its record beside them, unless its
+    job has switched recovery off: then no later process is to find it.
 
     Raises `PartsDiffer`, before anything is renamed, unless each of them is there as the execution
     describes it, and `OSError`; after that some may have their names, and are to be deleted.
@@ -48,7 +49,8 @@ async def publish_parts(disk: Disk, shuffle_directory: str, execution: FinishedE
     for base in bases:
         for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
             await disk.rename(base + suffix + PART_SUFFIX, base + suffix)
-    await _write_record(disk, posixpath.join(shuffle_directory, record_name(key)), execution)
+    if not execution.recovery_disabled:
+        await _write_record(disk, posixpath.join(shuffle_directory, record_name(key)), execution)
 
 
 async def _write_record(disk: Disk, path: str, execution: FinishedExecution) -> None:

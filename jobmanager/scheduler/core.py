@@ -13,6 +13,7 @@ from holdover.v1 import common_pb2, events_pb2, job_pb2
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler.deployment import InputDigests, TaskDeployments, preferred_worker
 from jobmanager.scheduler.execution_graph import ExecutionGraph
+from jobmanager.scheduler.output_refusals import OutputRefusals
 from jobmanager.scheduler.parallelism import (
     AdaptiveParallelism,
     initialize_source,
@@ -44,6 +45,7 @@ class SchedulerOptions:
     restart_wait_s: float = 0.0
     #: `shuffle.mode`.
     shuffle_mode: str = "taskmanager"
+    recovery_enabled: bool = True
 
 
 @dataclass(slots=True)
@@ -68,6 +70,9 @@ class SchedulerCore:
         self.expected_back: dict[str, None] = {}
         #: Where output goes.
         self.shuffle = shuffle_master(options.shuffle_mode, graph.job_id)
+        self.refusals = OutputRefusals(options.slot_request_timeout_s)
+        #: What is to be deleted at lost shuffle services, should they come back.
+        self._owed_releases: dict[str, dict[AttemptKey, None]] = {}
         #: Set once this leader has recovered the job rather than started it.
         self.reconciliation: Reconciliation | None = None
         #: SCHEDULED subtasks.
@@ -81,7 +86,12 @@ class SchedulerCore:
         self.decision = Decision()
         #: What attempts have read that may be otherwise another time.
         self.input_digests = InputDigests(graph)
-        self._deployments = TaskDeployments(graph, self.workers, self.input_digests)
+        self._deployments = TaskDeployments(
+            graph,
+            self.workers,
+            self.input_digests,
+            recovery_enabled=options.recovery_enabled,
+        )
         self._enumerating: set[str] = set()
         self._declared = 0
         self._waiting_for_slots = False
@@ -211,6 +221,7 @@ class SchedulerCore:
         """A subtask has finished, `worker_id` has its output; what waited for it is scheduled."""
         slot, owner = vertex.slot, self.graph.vertices[vertex.vertex_id]
         self._end_writing(vertex, AttemptKey.from_proto(execution.attempt))
+        self.refusals.taken(vertex.id)
         if adopted:
             self.ready.discard(vertex.id)
         finished = events_pb2.ExecutionVertexFinished(
@@ -264,10 +275,28 @@ class SchedulerCore:
 
     def _end_writing(self, vertex: ExecutionVertex, finished: AttemptKey | None) -> None:
         """The current attempt is over. What it has left at a shuffle service is deleted, unless it
-        is the one that counts."""
+        is the one that counts; at a lost one when that is back."""
         key, target = vertex.key(self.graph.job_id), self.shuffle.over(vertex.id)
-        if target in self.workers and key != finished:
+        if not target or key == finished:
+            return
+        if target in self.workers:
             self.act(act.ReleasePartitions(target, (key,)))
+        else:
+            # Nobody writes to a lost service anew: one attempt of each subtask at most.
+            self._owed_releases.setdefault(target, {})[key] = None
+
+    def release_owed(self, worker_id: str) -> None:
+        """A worker registers: what should have been deleted there while it was lost is deleted."""
+        owed = self._owed_releases.pop(worker_id, {})
+        if owed:
+            self.act(act.ReleasePartitions(worker_id, tuple(owed)))
+
+    def release_unwanted(self, worker_id: str, key: AttemptKey) -> None:
+        """Delete what a finished attempt has left that does not count: where it ran, or at the
+        shuffle service that it wrote to, which nobody remembers any more."""
+        places = self.shuffle.services if self.shuffle.external else ()
+        for place in (worker_id, *places):
+            self.act(act.ReleasePartitions(place, (key,)))
 
     def cancel(self, vertex: ExecutionVertex) -> None:
         """Have the current attempt cancelled; a report will say when it is over."""
@@ -344,16 +373,25 @@ class SchedulerCore:
             return ""
         services = sum(1 for _ in self.shuffle.services)
         if not self.ready.placeable_count:
+            refusal = f"; the last refusal: {last}" if (last := self.refusals.last_reason) else ""
             return (
                 f"waiting for resources: {self.ready.aside_count} subtasks are ready and no shuffle"
                 f" service takes their output ({services} are registered);"
-                " start shuffle services, or give them more room"
+                f" start shuffle services, or give them more room{refusal}"
             )
         return (
             f"waiting for resources: {self.ready.placeable_count} subtasks are ready and no slot is"
             f" free ({len(self.workers) - services} TaskManagers are registered);"
             " start TaskManagers or wait for other jobs"
         )
+
+    @property
+    def waiting_for_room(self) -> str:
+        """Whose output no shuffle service takes, when nothing else is to be done; else empty."""
+        works = self.graph.state in (JobState.RUNNING, JobState.RECONCILING)
+        if not works or self.ready or self.slots.occupied_count:
+            return ""
+        return self.refusals.waiting
 
 
 def job_failure(message: str) -> common_pb2.Failure:

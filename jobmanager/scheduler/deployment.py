@@ -65,12 +65,18 @@ class TaskDeployments:
     """
 
     def __init__(
-        self, graph: ExecutionGraph, data_addresses: Mapping[str, str], digests: InputDigests
+        self,
+        graph: ExecutionGraph,
+        data_addresses: Mapping[str, str],
+        digests: InputDigests,
+        *,
+        recovery_enabled: bool,
     ) -> None:
         """`data_addresses`: of each registered worker, as of the time of each deployment."""
         self._graph = graph
         self._digests = digests
         self._data_addresses = data_addresses
+        self._recovery_enabled = recovery_enabled
         #: By edge, with the `output_version` of its source; all-to-all edges only.
         self._gates: dict[int, tuple[int, taskmanager_pb2.InputGate]] = {}
 
@@ -89,6 +95,7 @@ class TaskDeployments:
             parallelism=owner.parallelism,
             output_subpartitions=[output.subpartitions for output in owner.vertex.outputs],
             inputs_digest=self._digests.of(vertex),
+            recovery_disabled=not self._recovery_enabled,
         )
         if target:
             deployment.shuffle_target.worker_id = target

@@ -12,7 +12,7 @@ from jobmanager.scheduler.failover import LostSubtask, ResetPlan, RestartStrateg
 from jobmanager.scheduler.restarted_workers import RestartedWorkers
 from jobmanager.scheduler.signals import ShuffleLoad
 from jobmanager.scheduler.states import ExecutionState, JobState
-from jobmanager.scheduler.vertices import ExecutionVertex
+from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
 
 RESTART_TIMER = "restart/"
 REFUSAL_PAUSE_S = 0.1
@@ -36,9 +36,7 @@ class FailureHandling:
         core = self._core
         core.workers.pop(worker_id, None)
         core.slots.lose_worker(worker_id)
-        for subtask in core.shuffle.lost(worker_id):
-            # What they write goes nowhere any more; they would find out later.
-            core.cancel(self._graph.vertex_at(*subtask))
+        self.cancel_writers(worker_id, core.shuffle.lost(worker_id))
         awaited = self._restarts.await_restart(worker_id)
         lost: list[LostSubtask] = []
         for vertex in self._graph.at_worker(worker_id):
@@ -54,6 +52,13 @@ class FailureHandling:
                 core.abandon(vertex)
         self.reset(lost)
         core.reschedule()
+
+    def cancel_writers(self, worker_id: str, subtasks: Iterable[SubtaskId]) -> None:
+        """What these still write to that service goes nowhere any more; they would find out
+        later."""
+        for subtask in subtasks:
+            if self._core.shuffle.target_of(subtask) == worker_id:
+                self._core.cancel(self._graph.vertex_at(*subtask))
 
     def shuffle_load(self, worker_id: str, load: ShuffleLoad) -> None:
         """A registered shuffle service told how it is: output may have somewhere to go again."""
@@ -79,8 +84,7 @@ class FailureHandling:
                 core.reschedule()
                 return None
         elif failure.kind == common_pb2.FAILURE_KIND_OUTPUT_REFUSED:
-            self._hold(vertex, REFUSAL_PAUSE_S)
-            return None
+            return self._output_refused(vertex, failure)
         elif failure.kind != common_pb2.FAILURE_KIND_TASK:
             core.enqueue_subtask(vertex)
             return None
@@ -94,6 +98,20 @@ class FailureHandling:
             self._hold(vertex, delay_s)
         core.reschedule()
         return None
+
+    def _output_refused(
+        self, vertex: ExecutionVertex, failure: common_pb2.Failure
+    ) -> common_pb2.Failure | None:
+        """No service took the output, through no fault of the task: it runs again, for a while."""
+        pause_s = self._core.refusals.refused(vertex.id, failure.message)
+        if pause_s is not None:
+            self._hold(vertex, pause_s)
+            return None
+        return job_failure(
+            f"slot.request.timeout has passed; no shuffle service has taken the output of subtask"
+            f" {vertex.vertex_id}/{vertex.subtask} in that time: {failure.message}; give them more"
+            " room, or start others"
+        )
 
     def deployment_refused(self, vertex: ExecutionVertex) -> None:
         """The current attempt did not start; the next one is not to meet the same refusal at

@@ -7,6 +7,8 @@ and its service may leave when they are over.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, events_pb2
 from jobmanager.scheduler import actions as act
@@ -70,7 +72,6 @@ class MovedPartitions:
                 self._core.act(act.ReleasePartitions(signal.target_id, (signal.key,)))
         elif not signal.obstacle:
             self._move(vertex, signal.key, signal.target_id)
-            self._moved_from.setdefault(signal.worker_id, {})[vertex.vertex_id] = None
         elif signal.lost and vertex.available:
             self._graph.set_available(vertex, False)
             self._core.act(act.ReleasePartitions(signal.worker_id, (signal.key,)))
@@ -104,7 +105,7 @@ class MovedPartitions:
             return True
         readers = self._last_readers.get(worker_id)
         if readers is None:
-            readers = {v.id: v.key(self._graph.job_id) for v in self._graph.active()}
+            readers = {v.id: v.key(self._graph.job_id) for v in self._readers(worker_id)}
         still = {s: key for s, key in readers.items() if self._is_active(s, key)}
         self._last_readers[worker_id] = still
         if not still:
@@ -114,13 +115,21 @@ class MovedPartitions:
     def worker_lost(self, worker_id: str) -> None:
         """Who still reads from it what has moved away is started anew: it would find it lost."""
         self._last_readers.pop(worker_id, None)
-        for vertex_id in self._moved_from.pop(worker_id, ()):
+        for reader in list(self._readers(worker_id)):
+            self._core.cancel(reader)
+        self._moved_from.pop(worker_id, None)
+
+    def _readers(self, worker_id: str) -> Iterator[ExecutionVertex]:
+        """Active subtasks that may read at a worker what has moved away from it."""
+        for vertex_id in self._moved_from.get(worker_id, ()):
             for edge in self._graph.vertices[vertex_id].out_edges:
                 for reader in self._graph.vertices[edge.target].subtasks:
                     if reader.state in ACTIVE_EXECUTION_STATES:
-                        self._core.cancel(reader)
+                        yield reader
 
     def _move(self, vertex: ExecutionVertex, key: AttemptKey, worker_id: str) -> None:
+        # Whoever is deployed from now on is told of the new place.
+        self._moved_from.setdefault(vertex.stored_at, {})[vertex.vertex_id] = None
         moved = events_pb2.PartitionsMoved(
             attempt=key.to_proto(), location=common_pb2.PartitionLocation(worker_id=worker_id)
         )

@@ -82,6 +82,8 @@ class ReturningWorkers:
         core, recovery = self._core, self._core.reconciliation
         address_before = core.workers.get(signal.worker_id, signal.data_address)
         core.workers[signal.worker_id] = signal.data_address
+        # A new process in a service's place goes on with nothing that the old one was sent.
+        writers = [] if signal.refreshed else core.shuffle.lost(signal.worker_id)
         core.shuffle.registered(signal.worker_id, signal.shuffle)
         if core.shuffle.has_target:
             core.ready.bring_back()
@@ -103,6 +105,8 @@ class ReturningWorkers:
         if awaited or address_before != signal.data_address:
             # After what was offered: who reads there may have been finished by it.
             self._restarts.moved(signal.worker_id)
+        self._failures.cancel_writers(signal.worker_id, writers)
+        core.release_owed(signal.worker_id)
         self._miss_what_was_not_offered(signal, accepted)
         self._take_up_deferred()
         if recovery is not None:

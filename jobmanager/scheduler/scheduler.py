@@ -88,7 +88,7 @@ class Scheduler:
     @property
     def waiting(self) -> str:
         """Why nothing runs although something could; empty otherwise."""
-        return self.core.waiting or self._restarts.waiting
+        return self.core.waiting or self._restarts.waiting or self.core.waiting_for_room
 
     def handle(self, signal: sig.Signal) -> Decision:
         """Decide about one signal. After the job has ended, nothing is decided any more."""
@@ -143,7 +143,7 @@ class Scheduler:
                 self.graph.transition(vertex, ExecutionState.RUNNING)
         elif vertex.state is ExecutionState.CANCELING or signal.state == ExecutionState.CANCELED:
             if signal.state == ExecutionState.FINISHED:
-                self.core.act(act.ReleasePartitions(signal.worker_id, (signal.key,)))
+                self.core.release_unwanted(signal.worker_id, signal.key)
             self._try_again(vertex)
         elif signal.state == ExecutionState.FINISHED and signal.finished is not None:
             # Where it ran, and where its output is, are two things (P39).
@@ -169,7 +169,7 @@ class Scheduler:
             and vertex.key(self.graph.job_id) == signal.key
         ) or (recovery is not None and signal.key in recovery.deferred)
         if signal.state == ExecutionState.FINISHED and not known:
-            self.core.act(act.ReleasePartitions(signal.worker_id, (signal.key,)))
+            self.core.release_unwanted(signal.worker_id, signal.key)
 
     def _try_again(self, vertex: ExecutionVertex) -> None:
         """The current attempt is over and nobody is to blame."""

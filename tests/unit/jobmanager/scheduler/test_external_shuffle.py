@@ -6,10 +6,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.states import ExecutionState, JobState
-from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld
+from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld, Worker
 from tests.unit.jobmanager.scheduler.job_graphs import chain
 from tests.unit.jobmanager.scheduler.scenes import (
     finish,
@@ -40,6 +43,10 @@ def kill(world: SchedulerWorld, *worker_ids: str) -> None:
     for worker_id in worker_ids:
         world.kill_worker(world.workers[worker_id])
     world.deliver_pending()
+
+
+def target_of(worker: Worker, key: AttemptKey) -> str:
+    return worker.running[key].deployment.shuffle_target.worker_id
 
 
 def taskmanagers(world: SchedulerWorld) -> list[str]:
@@ -173,6 +180,133 @@ def test_a_refused_output_goes_elsewhere_and_no_restart_is_counted() -> None:
     assert world.scheduler.restart_strategy.restarts == 0
     world.run_to_end()
     assert world.output() == ROWS
+
+
+def refuse(world: SchedulerWorld, worker: Worker, key: AttemptKey) -> None:
+    """No service takes what an attempt puts."""
+    worker.running.pop(key)
+    refused = common_pb2.Failure(
+        kind=common_pb2.FAILURE_KIND_OUTPUT_REFUSED, message="ss-0: max-bytes would be exceeded"
+    )
+    world.deliver(
+        sig.ExecutionReported(worker.worker_id, key, ExecutionState.FAILED, failure=refused)
+    )
+    world.deliver_pending()
+
+
+def test_output_that_no_service_ever_takes_fails_its_job_with_the_reason() -> None:
+    """P48: with room told and never given, the job would go on for ever."""
+    world = begun(services=1)
+    for _ in range(1000):
+        for worker, key in world.tasks():
+            if world.ended is None:
+                refuse(world, worker, key)
+        if world.ended is not None:
+            break
+        assert world.scheduler is not None
+        assert "ss-0: max-bytes would be exceeded" in world.scheduler.waiting
+        world.tell_load(world.workers["ss-0"], sig.ShuffleLoad(room_bytes=1))
+        world.fire(next(iter(world.timers)))
+        world.deliver_pending()
+    assert world.ended is JobState.FAILED
+    assert world.failure is not None
+    assert "slot.request.timeout has passed" in world.failure.message
+    assert "ss-0: max-bytes would be exceeded" in world.failure.message
+    assert world.scheduler is not None
+    assert world.scheduler.restart_strategy.restarts == 0
+
+
+def test_what_was_put_at_a_lost_service_is_deleted_when_that_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its attempt is started anew elsewhere; the service was only cut off."""
+    world = begun()
+    _, key = next(each for each in world.tasks() if target_of(*each) == "ss-0")
+    service = world.workers["ss-0"]
+    service.registered = False
+    world.deliver(sig.WorkerLost("ss-0", "no heartbeat"))
+    world.deliver_pending()
+    released: list[AttemptKey] = []
+    monkeypatch.setattr(service, "delete", released.append)
+    register(world, "ss-0")
+    assert key in released
+
+
+def test_a_late_finish_is_deleted_at_whichever_service_it_went_to() -> None:
+    """Its TaskManager was lost, and has come back; the service had not been put to when it was
+    told to delete."""
+    world = begun()
+    worker, key = world.tasks()[0]
+    service = world.workers[target_of(worker, key)]
+    kill(world, worker.worker_id)
+    register(world, worker.worker_id)
+    service.stored[key] = common_pb2.FinishedExecution(attempt=key.to_proto())
+    world.deliver(
+        sig.ExecutionReported(
+            worker.worker_id, key, ExecutionState.FINISHED, finished=service.stored[key]
+        )
+    )
+    assert key not in service.stored
+    world.run_to_end()
+    assert world.output() == ROWS
+
+
+def test_who_writes_to_a_service_that_is_started_again_is_started_anew() -> None:
+    """But for what it had published: that counts."""
+    world = begun()
+    service = world.workers["ss-0"]
+    writers = [each for each in world.tasks() if target_of(*each) == "ss-0"]
+    assert len(writers) > 1
+    (worker, published), *others = writers
+    worker.registered = False  # its report is not heard
+    world.finish(worker, published)
+    worker.registered = True
+    world.deliver(sig.WorkerRestarted("ss-0"))
+    service.seen_epoch = 0
+    register(world, "ss-0")
+    vertex = graph_of(world).vertex_at(published.vertex_id, published.subtask)
+    assert vertex.state is ExecutionState.FINISHED
+    assert vertex.stored_at == "ss-0"
+    running = [key for _, key in world.tasks()]
+    assert not [key for _, key in others if key in running]
+    world.run_to_end()
+    assert world.runs_of("s", published.subtask) == 1
+    assert world.output() == ROWS
+
+
+@pytest.mark.parametrize("order", [("tm", "ss"), ("ss", "tm")])
+def test_what_is_finished_at_a_service_wins_over_what_a_taskmanager_calls_running(
+    order: tuple[str, str],
+) -> None:
+    """It was published, and then the leader was lost before anybody had reported it."""
+    world = begun()
+    worker, key = world.tasks()[0]
+    task = worker.running[key]
+    worker.registered = False
+    world.finish(worker, key)
+    next_leader(world)
+    worker.running[key] = task
+    for kind in order:
+        register(world, *[name for name in world.workers if name.startswith(kind)])
+    vertex = graph_of(world).vertex_at(key.vertex_id, key.subtask)
+    assert vertex.state is ExecutionState.FINISHED
+    assert vertex.key("job") == key
+    assert key not in worker.running, "it is to end"
+    world.run_to_end()
+    assert world.runs_of("s", key.subtask) == 1
+    assert world.output() == ROWS
+
+
+def test_attempts_know_whether_their_job_has_switched_recovery_off() -> None:
+    """Then a service keeps their output for no other leader."""
+    job = chain(6)
+    for enabled in (True, False):
+        options = replace(EXTERNAL, recovery_enabled=enabled)
+        world = SchedulerWorld(job, services=1, options=options)
+        world.lead()
+        register(world)
+        worker, key = world.tasks()[0]
+        assert worker.running[key].deployment.recovery_disabled is not enabled
 
 
 def test_what_an_attempt_published_that_does_not_count_is_deleted_at_its_service() -> None:

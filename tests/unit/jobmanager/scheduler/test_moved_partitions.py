@@ -22,7 +22,7 @@ from tests.unit.jobmanager.scheduler.scenes import (
     resets_of,
     stored_by,
 )
-from tests.unit.jobmanager.scheduler.test_external_shuffle import ROWS, begun, kill
+from tests.unit.jobmanager.scheduler.test_external_shuffle import ROWS, begun, kill, taskmanagers
 
 LEAVING = sig.ShuffleLoad(room_bytes=1000, draining=True)
 
@@ -87,6 +87,17 @@ def test_it_may_leave_once_nothing_is_needed_and_its_last_readers_are_over() -> 
     assert world.tasks()
     world.run_to_end()
     assert world.output() == ROWS
+
+
+def test_who_reads_nothing_that_has_moved_does_not_keep_it_from_leaving() -> None:
+    world = begun()
+    finish(world, "s")
+    kill(world, *taskmanagers(world))
+    drain(world, "ss-0")
+    register(world)
+    finish(world, "m")
+    assert world.tasks(), "the last stage is at work"
+    assert not scheduler_of(world).needs_worker("ss-0")
 
 
 def test_a_new_leader_knows_where_output_has_moved() -> None:
