@@ -21,9 +21,12 @@ from holdover.runtime import Clock, Disk, Entry
 from holdover.runtime.log import Log
 from holdover.v1.common_pb2 import FinishedExecution
 from shuffle.finished_record import (
+    GROUP_BYTES_MAX,
+    GROUP_SUFFIX,
     RECORD_BYTES_MAX,
     RECORD_SUFFIX,
     RecordDamaged,
+    decode_group,
     decode_record,
     files_of,
     index_is,
@@ -103,10 +106,33 @@ class _Stocktaking:
                     kept.update(dict.fromkeys(posixpath.basename(f) for f in files_of(*whole)))
                     self._find(*whole)
             self._tell_progress(len(some))
+        for name in entries:
+            if name.endswith(GROUP_SUFFIX) and await self._take_group(job_id, entries[name]):
+                kept[name] = None
         if not kept:
             await self._remove(directory, is_directory=True)
             return
         await self._delete([e for e in entries.values() if e.name not in kept], directory)
+
+    async def _take_group(self, job_id: str, entry: Entry) -> bool:
+        """Whether there is a finished attempt in a group of such that have left no files."""
+        path = posixpath.join(self._root, job_id, entry.name)
+        whole: list[tuple[AttemptKey, FinishedExecution]] = []
+        damage: Exception | None
+        try:
+            if entry.bytes > GROUP_BYTES_MAX:
+                raise RecordDamaged(f"it has {entry.bytes} bytes")
+            whole, damage = decode_group(await self._disk.read(path), job_id)
+        except (RecordDamaged, OSError) as error:
+            damage = error
+        self._records += len(whole)
+        for key, execution in whole:
+            self._find(key, execution)
+        if damage is not None:
+            self.stock.damaged += 1
+            _log.warning("a record is cut off", job_id=job_id, group=entry.name, error=damage)
+        self._tell_progress(len(whole))
+        return bool(whole)
 
     def _find(self, key: AttemptKey, execution: FinishedExecution) -> None:
         self.stock.found[key] = execution

@@ -26,7 +26,7 @@ from holdover.v1.job_pb2 import JobVertex, Split
 from holdover.v1.taskmanager_pb2 import SplitWanted, TaskEvent, TaskFailed, TaskProcessReady
 from shuffle.environment import ResultWriter
 from shuffle.errors import PartitionLost
-from shuffle.finished_record import delete_record, write_record
+from shuffle.finished_record import RecordWriter
 from shuffle.flight_result_target import ShuffleServiceTarget
 from shuffle.partition_index import PartitionMetrics
 from taskmanager.operators.cancellation import Cancellation
@@ -62,6 +62,7 @@ class TaskRunner:
         self._credentials = credentials
         self._commands = TaskCommands(socket)
         self._codes = JobCodeCache()
+        self._records = RecordWriter()
         self._interruptible: Cancellation | None = None
 
     def serve(self) -> int:
@@ -104,7 +105,9 @@ class TaskRunner:
                 self._interruptible = assignment.cancellation
                 assignment.cancellation.check()
                 code = self._codes.get(assignment.run)
-                attempt = _Attempt(assignment, code, self._socket, self._credentials, started_s)
+                attempt = _Attempt(
+                    assignment, code, self._socket, self._credentials, self._records, started_s
+                )
                 finished = attempt.execute()
             finally:
                 self._interruptible = None
@@ -139,6 +142,7 @@ class _Attempt:
         code: JobCode,
         socket: TaskSocket,
         credentials: CredentialFiles | None,
+        records: RecordWriter,
         started_s: float,
     ) -> None:
         self._assignment = assignment
@@ -146,6 +150,7 @@ class _Attempt:
         self._code = code
         self._socket = socket
         self._credentials = credentials
+        self._records = records
         self._started_s = started_s
         self._cleanup = ExitStack()
         self._writer: ResultWriter | None = None
@@ -197,7 +202,7 @@ class _Attempt:
         if self._target is not None:
             return self._target.publish(finished)
         if self._run.record_finished:
-            write_record(self._run.shuffle_directory, finished)
+            self._records.write(self._run.shuffle_directory, finished)
         return finished
 
     def _pull(self, vertex: JobVertex, stream: BatchStream) -> int:
@@ -224,7 +229,7 @@ class _Attempt:
         self._context.staged_files.clear()
         if self._run.record_finished:
             with suppress(OSError):  # the TaskManager deletes it too, and says what it cannot
-                delete_record(self._run.shuffle_directory, self._assignment.key)
+                self._records.delete(self._run.shuffle_directory, self._assignment.key)
         if self._writer is not None:
             self._writer.abort()
         if self._target is not None:

@@ -227,7 +227,7 @@ def _recovery_line(recovery: RecoveryStatus) -> str:
         mean_ms = recovery.flush_ms_total / recovery.flushes if recovery.flushes else 0
         told += [
             f"{recovery.events_appended} events",
-            f"durable up to {recovery.durable_sequence}",
+            f"durable up to {recovery.durable_sequence} of {recovery.last_sequence}",
             f"{human_bytes(recovery.written_bytes)} written",
             f"{human_bytes(recovery.buffered_bytes)} buffered",
             f"{recovery.flushes} flushes of {mean_ms:.0f} ms",

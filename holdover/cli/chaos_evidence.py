@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdover.cli.tpch.ledger import LedgerLine, Subtask
-from shuffle.finished_record import RECORD_SUFFIX
+from shuffle.finished_record import RECORD_SUFFIX, ends_in_its_crc32c
 
 # Files of a worker that belong to no job.
 _WORKERS_OWN = ("lock", "generated", "tasks.log")
@@ -86,10 +86,20 @@ def finished_on_disk(partitions: Path) -> Iterator[tuple[str, str, Subtask]]:
     Each TaskManager and each shuffle service has a directory of its name there.
     """
     for record in sorted(partitions.glob(f"*/*/shuffle/*/*{RECORD_SUFFIX}")):
+        if not _is_whole(record):
+            continue
         stem = record.name.removesuffix(RECORD_SUFFIX)
         vertex_id, subtask, _attempt, _epoch = stem.rsplit("-", 3)
         worker = record.relative_to(partitions).parts[0]
         yield worker, record.parent.name, (vertex_id, int(subtask))
+
+
+def _is_whole(record: Path) -> bool:
+    """Not so while it is being written, and when a kill has cut it off."""
+    try:
+        return ends_in_its_crc32c(record.read_bytes())
+    except FileNotFoundError:
+        return False
 
 
 def left_files(partitions: Path, storage: Path, outputs: Path) -> list[str]:

@@ -10,6 +10,8 @@ from holdover.runtime.processes import TASK_MESSAGE_BYTES_MAX
 
 # Each message is preceded by its length: 4 bytes, big-endian.
 FRAME_HEADER = struct.Struct(">I")
+# A message up to this size goes out with its header, and wakes its reader once.
+_JOINED_BYTES_MAX = 64 * 1024
 
 
 class TaskSocket:
@@ -31,9 +33,13 @@ class TaskSocket:
             raise ValueError(
                 f"a message of {len(message)} bytes is over the limit of {TASK_MESSAGE_BYTES_MAX}"
             )
+        header = FRAME_HEADER.pack(len(message))
         with self._send_lock:
-            self._connection.sendall(FRAME_HEADER.pack(len(message)))
-            self._connection.sendall(message)
+            if len(message) <= _JOINED_BYTES_MAX:
+                self._connection.sendall(header + message)
+            else:
+                self._connection.sendall(header)
+                self._connection.sendall(message)
 
     def receive(self) -> bytes | None:
         """Wait for the next message; None when the worker has closed the socket or is gone."""

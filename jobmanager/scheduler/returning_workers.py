@@ -94,6 +94,7 @@ class ReturningWorkers:
         bytes_kept = 0
         if recovery is not None:
             recovery.deferred.forget_worker(signal.worker_id)
+        self._note_what_is_gone(signal)
         for execution in self._in_graph_order(signal):
             key = AttemptKey.from_proto(execution.attempt)
             foreign = late and key.epoch < core.epoch
@@ -228,6 +229,25 @@ class ReturningWorkers:
         core.finish(vertex, execution, worker_id, adopted=True)
         return True
 
+    def _note_what_is_gone(self, signal: sig.WorkerRegistered) -> None:
+        """An inventory is complete. What is not in it is noted before what is in it is judged: a
+        later attempt may take the place of one that is gone."""
+        recovery = self._core.reconciliation
+        if recovery is None or not recovery.waiting:
+            return
+        brought = {AttemptKey.from_proto(execution.attempt) for execution in signal.finished}
+        brought.update(signal.running)
+        for vertex in self._graph.at_worker(signal.worker_id):
+            if vertex.finished is not None and vertex.key(self._graph.job_id) not in brought:
+                self._gone(vertex, recovery)
+
+    def _gone(self, vertex: ExecutionVertex, recovery: Reconciliation) -> None:
+        """Its worker is back without it, while others are awaited."""
+        if vertex.available and self._graph.needed(vertex):
+            recovery.awaited[vertex.id] = None
+        self._graph.set_available(vertex, False)
+        recovery.gone(vertex)
+
     def _miss_what_was_not_offered(
         self, signal: sig.WorkerRegistered, accepted: dict[AttemptKey, None]
     ) -> None:
@@ -240,13 +260,10 @@ class ReturningWorkers:
             if vertex.finished is not None:
                 if key in accepted or key in running:
                     continue
-                had_come = vertex.available
-                self._graph.set_available(vertex, False)
                 if recovery is not None and recovery.waiting:
-                    if had_come and self._graph.needed(vertex):
-                        recovery.awaited[vertex.id] = None
-                    recovery.gone(vertex)
+                    self._gone(vertex, recovery)
                 else:
+                    self._graph.set_available(vertex, False)
                     lost.append((vertex, events_pb2.RESET_REASON_PARTITION_MISSING))
             elif key not in running:
                 # Should the deployment still be under way, it must not occupy the slot.

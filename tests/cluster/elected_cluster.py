@@ -17,7 +17,7 @@ from tests.cluster.ledger_jobs import LedgerJob, chain
 from tests.cluster.proxy import Direction, Proxy
 from tests.cluster.running_cluster import RunningCluster, wait_until
 from tests.doubles.etcd_members import EtcdMembers
-from tests.doubles.s3_server import free_port
+from tests.doubles.ports import free_port
 
 LEASE_S = 2.0
 N = 3

@@ -81,6 +81,27 @@ async def test_an_attempt_without_partitions_is_found(
     assert (await stock_of(disk_arm, runtime_arm)).found == {attempt(0): execution}
 
 
+@pytest.mark.parametrize("cut_bytes", [0, 1])
+async def test_the_attempts_of_a_group_are_found_up_to_where_it_is_cut_off(
+    disk_arm: DiskArm, runtime_arm: Runtime, cut_bytes: int
+) -> None:
+    """They have left no files; a kill, or a loss of power, may have cut off the last record."""
+    left = {key: FinishedExecution(attempt=key.to_proto()) for key in map(attempt, range(40))}
+    content = b"".join(map(encode_record, left.values()))
+    await disk_arm.disk.make_directories(f"{disk_arm.root}/job")
+    group = f"{disk_arm.root}/job/map-0-0-1.attempts"
+    await disk_arm.disk.publish(group, content[: len(content) - cut_bytes])
+    for empty in ("job/map-50-0-1.attempts", "empty/map-0-0-1.attempts"):
+        await disk_arm.disk.make_directories(f"{disk_arm.root}/{empty.split('/')[0]}")
+        await disk_arm.disk.publish(f"{disk_arm.root}/{empty}", b"")
+    stock = await stock_of(disk_arm, runtime_arm)
+    if cut_bytes:
+        del left[attempt(39)]
+    assert stock.found == left
+    assert (stock.damaged, stock.deleted) == (cut_bytes, 2)
+    assert await files(disk_arm) == ["job/map-0-0-1.attempts"]
+
+
 Damage = Callable[[bytes], bytes | None]
 DAMAGES: Sequence[tuple[str, Damage]] = [
     ("is missing", lambda _: None),

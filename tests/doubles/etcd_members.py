@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -16,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.doubles.ports import free_ports
 
 READY_TIMEOUT_S = 30.0
 ANSWER_TIMEOUT_S = 2.0
@@ -37,7 +38,7 @@ class EtcdMembers:
     def __init__(self, directory: Path, count: int = 1, options: Sequence[str] = ()) -> None:
         self._directory = directory
         self._options = tuple(options)
-        ports = _free_ports(2 * count)
+        ports = free_ports(2 * count)
         #: host:port of each, for clients.
         self.endpoints = [f"127.0.0.1:{port}" for port in ports[:count]]
         self._peers = [f"http://127.0.0.1:{port}" for port in ports[count:]]
@@ -124,14 +125,3 @@ def _is_healthy(endpoint: str) -> bool:
             return b'"true"' in answer.read()
     except (OSError, urllib.error.HTTPError):
         return False
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -17,7 +17,8 @@ from holdover.cli.chaos_kills import KillKind, strokes
 from holdover.cli.main import app
 from holdover.cli.tpch.ledger import LedgerLine
 from holdover.ids import AttemptKey
-from shuffle.finished_record import record_name
+from holdover.v1.common_pb2 import FinishedExecution
+from shuffle.finished_record import encode_record, record_name
 
 PLAN = ChaosPlan(seed=1, duration_s=60.0, scale=0.25)
 
@@ -105,6 +106,8 @@ def test_finished_work_and_everything_that_may_not_be_left_are_found(tmp_path: P
     for file in [*files, *allowed]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
+    assert list(finished_on_disk(partitions)) == [], "a record that is cut off"
+    files[0].write_bytes(encode_record(FinishedExecution()))
     assert list(finished_on_disk(partitions)) == [("tm-0", "job", ("a", 3))]
     left = left_files(partitions, storage, outputs)
     assert left == sorted(map(str, [files[0], files[1], files[2].parent, files[3].parent]))

@@ -232,6 +232,7 @@ async def test_show_tells_how_the_events_are_recorded(jobmanager: JobManagerDoub
             reason="No space left on device",
             events_appended=12,
             durable_sequence=9,
+            last_sequence=12,
             buffered_bytes=100,
             written_bytes=2048,
             flushes=4,
@@ -242,8 +243,8 @@ async def test_show_tells_how_the_events_are_recorded(jobmanager: JobManagerDoub
     await jobmanager.jobs.put(job)
     shown = (await ask(jobmanager, "show", "j")).stdout
     assert (
-        "recovery: DEGRADED, No space left on device, 12 events, durable up to 9, 2.0 KiB written,"
-        " 100 B buffered, 4 flushes of 5 ms, 3 failed"
+        "recovery: DEGRADED, No space left on device, 12 events, durable up to 9 of 12, 2.0 KiB"
+        " written, 100 B buffered, 4 flushes of 5 ms, 3 failed"
     ) in shown
 
 

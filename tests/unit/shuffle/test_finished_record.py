@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -9,15 +11,16 @@ import pytest
 from holdover.ids import AttemptKey
 from holdover.v1.common_pb2 import FinishedExecution, ResultPartition, StagedFile
 from shuffle.finished_record import (
+    GROUP_BYTES_MAX,
     RecordDamaged,
+    RecordWriter,
+    decode_group,
     decode_record,
-    delete_record,
     encode_record,
     files_of,
     index_is,
     record_name,
     record_path,
-    write_record,
 )
 from shuffle.partition_file import PartitionWriter
 from shuffle.partition_name import PartitionIdentity
@@ -80,15 +83,90 @@ def test_the_record_is_deleted_before_the_indexes_and_these_before_the_data() ->
     ]
 
 
-def test_a_record_is_published_whole_also_where_no_partition_is(tmp_path: Path) -> None:
-    write_record(str(tmp_path), EXECUTION)
-    write_record(str(tmp_path), EXECUTION)
+def test_a_record_is_written_whole_also_where_no_partition_is(tmp_path: Path) -> None:
+    writer = RecordWriter()
+    writer.write(str(tmp_path), EXECUTION)
+    writer.write(str(tmp_path), EXECUTION)
     path = Path(record_path(str(tmp_path), KEY))
     assert decode_record(path.read_bytes(), NAME) == (KEY, EXECUTION)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
-    delete_record(str(tmp_path), KEY)
-    delete_record(str(tmp_path), KEY)
+    writer.delete(str(tmp_path), KEY)
+    writer.delete(str(tmp_path), KEY)
     assert list(path.parent.iterdir()) == []
+
+
+def small(subtask: int, job_id: str = "job", splits: int = 0) -> FinishedExecution:
+    """What an attempt without files has left."""
+    key = AttemptKey(job_id, "k", subtask, attempt=0, epoch=1)
+    return FinishedExecution(attempt=key.to_proto(), splits=range(splits))
+
+
+def keys_in(group: Path) -> list[int]:
+    """The subtasks of a group that is whole."""
+    attempts, damage = decode_group(group.read_bytes(), group.parent.name)
+    assert damage is None
+    return [key.subtask for key, _ in attempts]
+
+
+def test_attempts_without_files_share_one_in_each_job(tmp_path: Path) -> None:
+    writer = RecordWriter()
+    for execution in (small(3), small(4), small(0, "other"), small(5), small(6)):
+        writer.write(str(tmp_path), execution)
+    writer.close()
+    groups = {str(each.relative_to(tmp_path)): keys_in(each) for each in tmp_path.glob("*/*")}
+    assert groups == {
+        "job/k-3-0-1.attempts": [3, 4],
+        "other/k-0-0-1.attempts": [0],
+        "job/k-5-0-1.attempts": [5, 6],
+    }
+
+
+def test_only_the_last_attempt_is_taken_out_of_a_group(tmp_path: Path) -> None:
+    """It has failed after all."""
+    writer = RecordWriter()
+    for subtask in range(3):
+        writer.write(str(tmp_path), small(subtask))
+    for subtask in (0, 2, 2):
+        writer.delete(str(tmp_path), AttemptKey("job", "k", subtask, attempt=0, epoch=1))
+    assert keys_in(tmp_path / "job" / "k-0-0-1.attempts") == [0, 1]
+    writer.write(str(tmp_path), small(3))
+    assert keys_in(tmp_path / "job" / "k-0-0-1.attempts") == [0, 1, 3]
+    writer.close()
+
+
+def test_a_group_is_begun_anew_when_its_job_was_deleted(tmp_path: Path) -> None:
+    writer = RecordWriter()
+    writer.write(str(tmp_path), small(0))
+    shutil.rmtree(tmp_path / "job")
+    writer.write(str(tmp_path), small(1))
+    assert keys_in(tmp_path / "job" / "k-1-0-1.attempts") == [1]
+    writer.close()
+
+
+def test_a_group_is_bounded(tmp_path: Path) -> None:
+    writer = RecordWriter()
+    for subtask in range(60):
+        writer.write(str(tmp_path), small(subtask, splits=10_000))
+    writer.write(str(tmp_path), small(60, splits=GROUP_BYTES_MAX))
+    writer.close()
+    groups = sorted((tmp_path / "job").glob("*.attempts"))
+    assert sorted(subtask for group in groups for subtask in keys_in(group)) == [*range(60)]
+    assert len(groups) > 1
+    assert max(group.stat().st_size for group in groups) <= GROUP_BYTES_MAX
+    assert [each.name for each in (tmp_path / "job").glob("*.finished")] == ["k-60-0-1.finished"]
+
+
+def test_every_cut_of_a_group_leaves_the_attempts_before_it() -> None:
+    records = [encode_record(small(subtask)) for subtask in range(3)]
+    ends = list(accumulate(map(len, records)))
+    data = b"".join(records)
+    for end in range(len(data) + 1):
+        attempts, damage = decode_group(data[:end], "job")
+        whole = sum(each <= end for each in ends)
+        assert [key.subtask for key, _ in attempts] == [*range(whole)]
+        assert (damage is None) == (end in (0, *ends))
+    for strange in (encode_record(EXECUTION), encode_record(small(0, "other"))):
+        assert len(decode_group(data + strange + data, "job")[0]) == 3
 
 
 def test_an_index_is_known_by_its_checksum(tmp_path: Path) -> None:

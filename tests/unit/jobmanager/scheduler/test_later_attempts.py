@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import is_, is_not
+
 import pytest
 
+from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2
-from tests.doubles.scheduler_world import SchedulerWorld
+from tests.doubles.scheduler_world import SchedulerWorld, Worker
 from tests.unit.jobmanager.scheduler.job_graphs import chain
 from tests.unit.jobmanager.scheduler.scenes import (
     finish,
@@ -17,17 +21,16 @@ from tests.unit.jobmanager.scheduler.scenes import (
 )
 
 
-@pytest.mark.parametrize("known_to_be_gone", [True, False])
-def test_a_later_attempt_takes_the_place_of_one_that_the_log_knows_and_that_is_gone(
-    known_to_be_gone: bool,
-) -> None:
-    """The tail that told of the loss, and of the second run, is lost with its leader."""
-    world = SchedulerWorld(chain(2), workers=3)
+def run_again_unheard(
+    world: SchedulerWorld, where: Callable[[Worker, Worker], bool]
+) -> tuple[Worker, AttemptKey, Worker, AttemptKey]:
+    """A finished subtask, and a second attempt of it whose events are lost with their leader: who
+    holds the first, the first, who holds the second, the second."""
     world.lead()
     register(world)
     finish(world, "s")
     holder, key = holder_of(world, "s", 0)
-    other = next(w for w in world.workers.values() if w is not holder)
+    other = next(w for w in world.workers.values() if where(w, holder))
     second = key._replace(attempt=1)
     execution = common_pb2.FinishedExecution()
     execution.CopyFrom(holder.stored[key])
@@ -35,6 +38,16 @@ def test_a_later_attempt_takes_the_place_of_one_that_the_log_knows_and_that_is_g
     other.stored[second] = execution
     other.rows[second, 0] = holder.rows[key, 0]
     world.durable = len(world.log)
+    return holder, key, other, second
+
+
+@pytest.mark.parametrize("known_to_be_gone", [True, False])
+def test_a_later_attempt_takes_the_place_of_one_that_the_log_knows_and_that_is_gone(
+    known_to_be_gone: bool,
+) -> None:
+    """The tail that told of the loss, and of the second run, is lost with its leader."""
+    world = SchedulerWorld(chain(2), workers=3)
+    holder, key, other, second = run_again_unheard(world, is_not)
     before = len(world.starts)
     next_leader(world)
     if known_to_be_gone:
@@ -45,4 +58,19 @@ def test_a_later_attempt_takes_the_place_of_one_that_the_log_knows_and_that_is_g
     world.run_to_end()
     assert starts_of(world, before).count(("s", 0)) == 0
     assert recovery_of(world).counts["s"].adopted == known_to_be_gone
+    assert world.output() == list(range(8))
+
+
+def test_a_worker_that_lost_its_first_attempt_brings_the_second_itself() -> None:
+    """What it lacks is judged before what it brings: the second does not stand beside the first."""
+    world = SchedulerWorld(chain(2), workers=3)
+    holder, key, _, second = run_again_unheard(world, is_)
+    before = len(world.starts)
+    next_leader(world)
+    holder.delete(key)
+    register(world)
+    assert second in holder.stored
+    world.run_to_end()
+    assert starts_of(world, before).count(("s", 0)) == 0
+    assert recovery_of(world).counts["s"].adopted == 1
     assert world.output() == list(range(8))
