@@ -110,6 +110,12 @@ class IncomingPartitions:
         return self._give_up(lambda put: put.key.job_id == job_id)
 
     @property
+    def attempts(self) -> list[AttemptKey]:
+        """Attempts of which anything is being put, or waits to be published."""
+        with self._lock:
+            return list(dict.fromkeys(put.key for put in self._puts.values()))
+
+    @property
     def jobs(self) -> list[str]:
         """Jobs of which anything is being put, or waits to be published."""
         with self._lock:

@@ -15,12 +15,6 @@ from dataclasses import dataclass
 
 from holdover import config as options
 from holdover.config import Configuration
-from holdover.coordination.job_leader import (
-    FailTasks,
-    JobLeaderAction,
-    JobLeaderConnection,
-    ReleaseAll,
-)
 from holdover.coordination.jobmanager_connection import JobManagerConnection
 from holdover.coordination.leader import LeaderRetrieval
 from holdover.coordination.leader_finder import LeaderFinder
@@ -38,6 +32,7 @@ from holdover.v1.common_pb2 import (
 from holdover.v1.taskmanager_pb2 import HeartbeatRequest, RegisterHeader, ShuffleServiceLoad
 from shuffle.deletions import Deletions, delete_attempt
 from shuffle.errors import OutputRefused, PartitionNotFound
+from shuffle.held_jobs import HeldJobs
 from shuffle.incoming_partitions import IncomingPartitions
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, PART_SUFFIX
 from shuffle.partition_store import PartitionStore
@@ -61,7 +56,8 @@ class ServiceIdentity:
 
 class ShuffleService:
     """See the module. Implements `PartitionReceiver` for the partition server, `ShuffleCalls` for
-    the gRPC service, `JobManagerListener` for the connection."""
+    the gRPC service, `JobManagerListener` for the connection, `JobOwner` for what it holds of jobs.
+    """
 
     def __init__(
         self,
@@ -72,13 +68,11 @@ class ShuffleService:
         supervisor: Supervisor,
         retrieval: LeaderRetrieval | None,
     ) -> None:
-        self._clock = runtime.clock
         self._disk = runtime.disk
         self._partition_servers = runtime.partition_servers
         self._identity = identity
         self._directory = shuffle_directory
         self._supervisor = supervisor
-        self._registration_timeout_s = configuration.get(options.TASKMANAGER_REGISTRATION_TIMEOUT)
         self._call_timeout_s = configuration.get(options.RPC_CALL_TIMEOUT)
         self._address = self._data_address = ""
         self._finished = PartitionStore()
@@ -87,13 +81,19 @@ class ShuffleService:
             configuration.get(options.SHUFFLE_SERVICE_DISK_RESERVE),
         )
         self._incoming = IncomingPartitions(self._room, self._refusal)
-        self._jobs: dict[str, JobLeaderConnection] = {}
-        self._releases: dict[str, asyncio.Event] = {}
+        self._jobs = HeldJobs(
+            self,
+            self._finished,
+            runtime.clock,
+            supervisor,
+            configuration.get(options.TASKMANAGER_REGISTRATION_TIMEOUT),
+        )
+        #: Jobs that have switched recovery off: nothing of them is kept for another leader.
+        self._unrecovered: dict[str, None] = {}
         self._publishing: dict[AttemptKey, asyncio.Task[None]] = {}
         #: Attempts that were released while they were being published.
         self._unwanted: dict[AttemptKey, None] = {}
         self._deletions = Deletions(runtime.disk, shuffle_directory)
-        self._deadlines_changed = asyncio.Event()
         self._lag = LoopLagMonitor(_LAG_INTERVAL_S, _LAG_WARN_ABOVE_S)
         self._disk_free_bytes = 0
         self._disk_told = asyncio.Event()
@@ -124,7 +124,13 @@ class ShuffleService:
     @property
     def jobs(self) -> list[str]:
         """Jobs of which anything is known here, those that are just being released included."""
-        return list(dict.fromkeys((*self._jobs, *self._incoming.jobs, *self._releases)))
+        held = (*self._jobs.ids, *self._incoming.jobs, *self._jobs.being_released)
+        return list(dict.fromkeys(held))
+
+    @property
+    def incoming(self) -> list[AttemptKey]:
+        """Attempts of which something is being put, or waits to be published."""
+        return self._incoming.attempts
 
     def take_up_found(self, stock: Stock) -> None:
         """Before `start`: keep what was found on the disk, as after the loss of a leader."""
@@ -132,7 +138,7 @@ class ShuffleService:
             self._finished.add(key, execution)
         self._room.found(stock.bytes)
         for job_id in self._finished.jobs:
-            self._retain(job_id)
+            self._jobs.keep(job_id)
 
     async def measure(self) -> None:
         """Look how much of the disk is free. Raises `OSError`."""
@@ -148,7 +154,7 @@ class ShuffleService:
         run("connection", self.connection.run, RestartPolicy())
         run("leader record", self.connection.watch_leader, RestartPolicy())
         run("deletions", self._deletions.run, RestartPolicy())
-        run("registration timeout", self._watch_deadlines)
+        run("registration timeout", lambda: self._jobs.watch_deadlines(self._settled))
 
     async def leave(self, reason: str, timeout_s: float) -> None:
         """Tell the leader that this service goes. From now on it takes nothing and no orders."""
@@ -207,7 +213,7 @@ class ShuffleService:
         """Why output of an attempt is not taken. Called from any thread, so it only looks."""
         if self.leaving:
             return "the shuffle service leaves the cluster"
-        if key.job_id in self._releases:
+        if self._jobs.is_released(key.job_id):
             return "its job is being released"
         if key.epoch < self._newest_epoch and not is_copy:
             return f"epoch {self._newest_epoch} leads"
@@ -244,7 +250,7 @@ class ShuffleService:
 
     async def _publish(self, key: AttemptKey, execution: FinishedExecution, is_copy: bool) -> None:
         # A leader that is just being registered with was told what is held: this is not among it.
-        await self.connection.settled(self._call_timeout_s)
+        await self._settled()
         names = [partition_name(key, partition.output) for partition in execution.partitions]
         self._incoming.check_complete(key, names, is_copy)
         try:
@@ -258,12 +264,12 @@ class ShuffleService:
             raise OutputRefused(f"{key} cannot be published: {refusal}")
         self._incoming.published(names)
         self._finished.add(key, execution)
-        if key.job_id in self._jobs:
-            return
-        if self.connection.current is None:
-            self._retain(key.job_id)
-        else:
-            self._jobs[key.job_id] = JobLeaderConnection(key.job_id, self.connection.current.epoch)
+        if execution.recovery_disabled:
+            self._unrecovered[key.job_id] = None
+        if self.connection.current is not None:
+            self._jobs.begin(key.job_id, self.connection.current.epoch)
+        elif self._jobs.state(key.job_id) is None:
+            self._jobs.keep(key.job_id)
 
     async def discard(self, attempt: ExecutionAttempt) -> None:
         """See `PartitionReceiver`. Raises InvalidId."""
@@ -316,11 +322,9 @@ class ShuffleService:
     async def release_job(self, job_id: str, reason: str) -> None:
         """See `ShuffleCalls`."""
         current = self.connection.current
-        if current is None or not self._outranks(job_id, current.epoch):
+        if current is None or not self._jobs.outranks(job_id, current.epoch):
             self._release(job_id, reason)
-        released = self._releases.get(job_id)
-        if released is not None:
-            await released.wait()
+        await self._jobs.until_released(job_id)
 
     # ------------------------------------------------------------------ what the connection tells
 
@@ -346,10 +350,7 @@ class ShuffleService:
         """See `JobManagerListener`."""
         epoch = answer.accepted.leader_epoch
         self._newest_epoch = max(self._newest_epoch, epoch)
-        for job in self._jobs.values():
-            if not self._outranks(job.job_id, epoch):
-                job.registered(epoch)
-        self._deadlines_changed.set()
+        self._jobs.registered(epoch)
         rejected = [(key, why) for key, why in answer.rejected if key.epoch <= epoch]
         for reason in dict.fromkeys(reason for _, reason in rejected):
             keys = [key for key, why in rejected if why == reason]
@@ -361,32 +362,23 @@ class ShuffleService:
 
     def jobmanager_lost(self, reason: str) -> None:
         """See `JobManagerListener`. Each job decides for itself (P36, P37)."""
-        _log.warning("JobManager lost", reason=reason, jobs=len(self._jobs))
-        now_s = self._clock.monotonic_s()
-        for job in list(self._jobs.values()):
-            self._act(
-                job.lost(
-                    now_s,
-                    recovery_enabled=True,
-                    holds_finished=self._finished.holds(job.job_id),
-                    timeout_s=self._registration_timeout_s,
-                )
-            )
+        _log.warning("JobManager lost", reason=reason, jobs=len(self._jobs.ids))
+        self._jobs.jobmanager_lost()
         for job_id in self._incoming.jobs:
-            if job_id not in self._jobs and job_id not in self._releases:
-                self._retain(job_id)
+            if self._jobs.state(job_id) is None and not self._jobs.is_released(job_id):
+                self._jobs.keep(job_id)
 
     def job_ended(self, job_id: str) -> None:
         """See `JobManagerListener`."""
         current = self.connection.current
-        if current is None or not self._outranks(job_id, current.epoch):
+        if current is None or not self._jobs.outranks(job_id, current.epoch):
             self._release(job_id, "the JobManager says that it has ended")
 
     def heartbeat(self) -> HeartbeatRequest:
         """See `JobManagerListener`."""
         self._disk_told.set()
         return HeartbeatRequest(
-            job_ids=list(dict.fromkeys((*self._jobs, *self._incoming.jobs))),
+            job_ids=list(dict.fromkeys((*self._jobs.ids, *self._incoming.jobs))),
             loop_lag_ms=round(self._lag.take_recent_max_lag_s() * 1000),
             disk_free_bytes=self._disk_free_bytes,
             shuffle=self._load(),
@@ -400,78 +392,39 @@ class ShuffleService:
             draining=self.draining,
         )
 
-    def _outranks(self, job_id: str, epoch: int) -> bool:
-        """Whether what is held of a job is of a later leader than this one, which cannot judge it
-        (P36)."""
-        return self._finished.newest_epoch(job_id) > epoch
-
     # ------------------------------------------------------------------ jobs
 
-    def _retain(self, job_id: str) -> None:
-        timeout_s = self._registration_timeout_s
-        self._jobs[job_id] = JobLeaderConnection.found(job_id, self._clock.monotonic_s(), timeout_s)
-        self._deadlines_changed.set()
-        _log.info("keeping what is finished", job_id=job_id, at_most_s=timeout_s)
+    def recovery_enabled(self, job_id: str) -> bool:
+        """See `JobOwner`."""
+        return job_id not in self._unrecovered
 
-    def _act(self, actions: Sequence[JobLeaderAction]) -> None:
-        for action in actions:
-            if isinstance(action, FailTasks):
-                continue  # tasks run elsewhere, and are failed there
-            if isinstance(action, ReleaseAll):
-                self._start_release(action.job_id, action.reason)
-            else:
-                held_s = action.deadline_s - self._clock.monotonic_s()
-                _log.info("keeping what is finished", job_id=action.job_id, at_most_s=held_s)
-                self._deadlines_changed.set()
+    def fail_tasks(self, job_id: str) -> None:
+        """See `JobOwner`. They run elsewhere, and are failed there."""
 
-    def _release(self, job_id: str, reason: str) -> None:
-        job = self._jobs.get(job_id)
-        if job is not None:
-            self._act(job.released(reason))
-        elif job_id in self._incoming.jobs and job_id not in self._releases:
-            self._start_release(job_id, reason)
-
-    def _start_release(self, job_id: str, reason: str) -> None:
-        """From this moment nothing of the job is served, offered or taken; the rest takes time."""
-        self._jobs.pop(job_id, None)
-        self._releases[job_id] = asyncio.Event()
+    def let_go(self, job_id: str) -> None:
+        """See `JobOwner`."""
+        self._unrecovered.pop(job_id, None)
         held_bytes = self._finished.bytes
         self._finished.release_job(job_id)
         self._room.give_back(held_bytes - self._finished.bytes)
         self._incoming.give_up_job(job_id)
-        self._supervisor.start(f"release of {job_id}", self._finish_release(job_id, reason))
 
-    async def _finish_release(self, job_id: str, reason: str) -> None:
+    async def delete(self, job_id: str) -> None:
+        """See `JobOwner`."""
         publishing = [task for key, task in self._publishing.items() if key.job_id == job_id]
         if publishing:
             await asyncio.wait(publishing)
-        try:
-            path = posixpath.join(self._directory, job_id)
-            await self._disk.remove_tree(path, missing_ok=True)
-        except OSError as error:
-            # Nothing of it is offered any more; the next start sweeps what is left.
-            _log.error("cannot delete all of a job", job_id=job_id, error=error)
-        self._releases.pop(job_id).set()
-        _log.info("released job", job_id=job_id, reason=reason)
+        path = posixpath.join(self._directory, job_id)
+        await self._disk.remove_tree(path, missing_ok=True)
 
-    async def _watch_deadlines(self) -> None:
-        """Release retained jobs whose registration timeout has passed (P27)."""
-        while True:
-            self._deadlines_changed.clear()
-            deadlines = [
-                job.deadline_s for job in self._jobs.values() if job.deadline_s is not None
-            ]
-            timeout_s = min(deadlines) - self._clock.monotonic_s() if deadlines else None
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._deadlines_changed.wait()
-                continue
-            except TimeoutError:
-                # A registration that is in flight may have been taken already.
-                await self.connection.settled(self._call_timeout_s)
-            now_s = self._clock.monotonic_s()
-            for job in list(self._jobs.values()):
-                self._act(job.expired(now_s))
+    def _release(self, job_id: str, reason: str) -> None:
+        if self._jobs.state(job_id) is None and job_id in self._incoming.jobs:
+            self._jobs.release_unheld(job_id, reason)
+        else:
+            self._jobs.release(job_id, reason)
+
+    async def _settled(self) -> None:
+        await self.connection.settled(self._call_timeout_s)
 
     async def _watch_disk(self) -> None:
         """Measure for each heartbeat, as soon as the one before has told what was known."""

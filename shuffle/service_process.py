@@ -96,6 +96,7 @@ class ShuffleServiceProcess:
         self._server = await self._serving(f"{bind_host}:{port}", service)
         self.address = f"{host}:{await self._server.start()}"
         service.start(self.address, self.data_address)
+        self._supervisor.start("sweep", directory.sweep_neighbours())
         _log.info(
             "shuffle service ready",
             resource_id=self.resource_id,
@@ -125,7 +126,8 @@ class ShuffleServiceProcess:
     async def stop(self, reason: str) -> None:
         """Leave the cluster and close the servers. Takes less than 5 s.
 
-        What is finished stays on the disk for a process of the same resource id.
+        What is finished stays on the disk for a process of the same resource id, unless the service
+        is drained.
         """
         if self._service is not None:
             await self._service.leave(reason, _UNREGISTER_TIMEOUT_S)
@@ -149,7 +151,9 @@ class ShuffleServiceProcess:
             _log.warning("something does not close; ending without it")
 
     async def _leave(self, directory: ServiceDirectory) -> None:
-        holds = self._service is None or bool(self._service.finished.jobs)
+        service = self._service
+        # Of a drained one all that is needed is elsewhere by now.
+        holds = service is None or bool(service.finished.jobs and not service.drained.is_set())
         try:
             async with asyncio.timeout(_REMOVE_TIMEOUT_S):
                 if directory.generated or not holds:
