@@ -18,6 +18,7 @@ from simulator.invariants.view import (
     LeaderView,
     OrderQueue,
     RunningJob,
+    ServiceFacts,
     SubmittedJob,
     WorkerView,
     WrittenLog,
@@ -159,6 +160,7 @@ class SimulatedClusterView:
             slots=0,
             jobs=tuple(service.jobs),
             shuffle_directory=service.directory,
+            service=ServiceFacts(service.draining, tuple(service.incoming)),
         )
 
     def _worker_view(self, node: Node) -> WorkerView | None:

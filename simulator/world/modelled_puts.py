@@ -3,8 +3,9 @@
 MODEL: a partition is one transfer of all its bytes; then the service is asked to take it, writes
 its files under their temporary names, and at the end is asked to publish the attempt. Who asks goes
 on asking until it is done: the answer of the real one comes by itself. What is refused is refused
-when all bytes have arrived. A connection that breaks fails the put, as in the real one. Not
-modelled: the repetition of a publish that was not answered, blocks, several partitions at once.
+when all bytes have arrived. A connection that breaks fails the put, as in the real one. Who has
+failed asks the service, once, to discard what it has put. Not modelled: the repetition of a publish
+that was not answered, blocks, several partitions at once.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdover.runtime import PartitionReceiver
-from holdover.v1.common_pb2 import FinishedExecution
+from holdover.v1.common_pb2 import ExecutionAttempt, FinishedExecution
 from shuffle.errors import OutputRefused
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, PART_SUFFIX, partition_base
 from simulator.world.disk import NewFile, ProcessDisk
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 #: What asking takes on the way, and the answer.
 _MESSAGE_BYTES = 200
 _CALL_TIMEOUT_S = 30.0
+_DISCARD_TIMEOUT_S = 2.0
 _ASK_AGAIN_S = 0.002
 
 
@@ -73,6 +76,10 @@ class TakenPartitions:
         """Publish an attempt. Raises OutputRefused, OSError."""
         await self._receiver.publish(execution, is_copy)
 
+    async def discard(self, attempt: ExecutionAttempt) -> None:
+        """Delete what an attempt has put and not published."""
+        await self._receiver.discard(attempt)
+
     async def _remove(self, *paths: str) -> None:
         for path in paths:
             await self._disk.remove(path, missing_ok=True)
@@ -97,14 +104,38 @@ async def put_attempt(
         raise OutputRefused(f"no shuffle service listens at {address}")
     holder = listener[0]
     try:
+        if is_copy and await _is_published(world, process, holder, taken, execution):
+            return
         for partition in partitions:
             await world.network.transfer(process, holder, partition.data_bytes)
             await _ask(world, process, holder, _taking(taken, partition, is_copy))
         await _ask(world, process, holder, lambda: taken.publish(execution, is_copy))
-    except ConnectionLost as error:
+    except (OutputRefused, ConnectionLost) as error:
+        attempt = execution.attempt
+        if not is_copy:
+            with suppress(OutputRefused, ConnectionLost):
+                discarding = lambda: taken.discard(attempt)  # noqa: E731
+                await _ask(world, process, holder, discarding, _DISCARD_TIMEOUT_S)
+        if isinstance(error, OutputRefused):
+            raise
         raise OutputRefused(
             f"the shuffle service at {address} cannot be reached: {error}"
         ) from error
+
+
+async def _is_published(
+    world: World,
+    process: Process,
+    holder: Process,
+    taken: TakenPartitions,
+    execution: FinishedExecution,
+) -> bool:
+    """Whether a copy is there already: then it need not be made again."""
+    try:
+        await _ask(world, process, holder, lambda: taken.publish(execution, True))
+    except OutputRefused:
+        return False
+    return True
 
 
 def _taking(
@@ -114,7 +145,11 @@ def _taking(
 
 
 async def _ask(
-    world: World, process: Process, holder: Process, work: Callable[[], Coroutine[Any, Any, None]]
+    world: World,
+    process: Process,
+    holder: Process,
+    work: Callable[[], Coroutine[Any, Any, None]],
+    timeout_s: float = _CALL_TIMEOUT_S,
 ) -> None:
     """Have the service do something. Raises its OutputRefused, ConnectionLost."""
     outcome: list[OutputRefused | None] = []
@@ -131,9 +166,9 @@ async def _ask(
         return _MESSAGE_BYTES
 
     exchange = world.network.exchange
-    await exchange(process, holder, _MESSAGE_BYTES, begin, _CALL_TIMEOUT_S)
+    await exchange(process, holder, _MESSAGE_BYTES, begin, timeout_s)
     while not outcome:
         await asyncio.sleep(_ASK_AGAIN_S)
-        await exchange(process, holder, _MESSAGE_BYTES, lambda: _MESSAGE_BYTES, _CALL_TIMEOUT_S)
+        await exchange(process, holder, _MESSAGE_BYTES, lambda: _MESSAGE_BYTES, timeout_s)
     if outcome[0] is not None:
         raise outcome[0]
