@@ -40,6 +40,8 @@ from simulator.world.world import current_process_name
 from taskmanager.task_executor import TaskExecutor
 
 LOOK_INTERVAL_S = 0.01
+#: Between two heartbeats of a TaskManager, where a scenario says so.
+HEARTBEAT_S = 1.0
 _FOR_EVER_S = 1e6
 #: Between the operators in a vertex's name.
 CHAINED = " -> "
@@ -312,6 +314,40 @@ def two_stages(
         options={WAIT: "30 s", **(options or {})},
         network=network or NetworkSpec(),
         faults=faults,
+    )
+
+
+def three_jobs(
+    names: tuple[str, ...], options: Mapping[str, str] | None = None, **cluster: Any
+) -> Scenario:
+    """Jobs `map` -> `reduce` at the same time. One of the name "failed" fails when its last stage
+    has begun."""
+    maps = StageSpec(name="map", parallelism=3, seconds=Constant(1.0))
+    jobs = tuple(
+        JobSpec(
+            name=name,
+            stages=(
+                maps,
+                StageSpec(
+                    name="reduce",
+                    parallelism=2,
+                    seconds=Constant(20.0),
+                    failure_probability=1.0 if name == "failed" else 0.0,
+                ),
+            ),
+            options={"restart-strategy.type": "none"} if name == "failed" else {},
+        )
+        for name in names
+    )
+    return Scenario(
+        name="story",
+        cluster=ClusterSpec(taskmanagers=3, slots=6, **cluster),
+        jobs=jobs,
+        options={
+            "heartbeat.interval": f"{HEARTBEAT_S:.0f} s",
+            "heartbeat.timeout": "5 s",
+            **(options or {}),
+        },
     )
 
 

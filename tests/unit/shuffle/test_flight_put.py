@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -97,12 +98,49 @@ async def test_a_put_of_a_published_attempt_is_refused_and_harms_nothing(
 async def test_a_stream_that_breaks_off_leaves_nothing(
     world: ServiceWorld, target: ShuffleServiceTarget
 ) -> None:
-    writer = target.open(identity(KEY), 2)
+    writer = target.open(identity(KEY), 2, compression="none")
     for _ in range(3):  # more than one message, so that some of it is on the disk
         await asyncio.to_thread(writer.write, 0, pa.record_batch({"b": pa.array([bytes(1 << 21)])}))
     await asyncio.to_thread(writer.abort)
     assert world.files() == []
     assert world.service.header().shuffle.held_bytes == 0
+
+
+async def test_a_put_whose_connection_breaks_is_refused_and_leaves_nothing(
+    world: ServiceWorld,
+) -> None:
+    """P41: its attempt has failed by no fault of its own; the next one is taken."""
+    links: list[asyncio.StreamWriter] = []
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", world.server.port)
+        links.extend((writer, far_writer))
+        await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+
+    async with await asyncio.start_server(forward, "127.0.0.1", 0) as between:
+        port = between.sockets[0].getsockname()[1]
+        with ShuffleServiceTarget(f"127.0.0.1:{port}", retry_timeout_s=5) as target:
+            writer = target.open(identity(KEY), 2, compression="none")
+            blob = pa.record_batch({"b": pa.array([bytes(1 << 21)])})
+            for _ in range(3):  # more than one message, so that some of it is on its way
+                await asyncio.to_thread(writer.write, 0, blob)
+            for link in links:
+                link.transport.abort()
+            with pytest.raises(OutputRefused, match="does not answer"):
+                await asyncio.to_thread(writer.commit)
+            async with asyncio.timeout(30):
+                while world.files():  # the service has heard of it
+                    await asyncio.sleep(0.01)
+    again = attempt(number=1)
+    await world.finish(again)
+    assert await world.fetched(again) == list(range(10))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
 
 
 async def test_two_attempts_of_a_subtask_do_not_meet(

@@ -135,6 +135,36 @@ async def test_a_restart_finds_what_was_published_and_deletes_what_was_not(
         assert len(cluster.service.files()) == 3
 
 
+async def test_of_a_job_without_recovery_nothing_is_kept_for_another_leader(
+    cluster: Cluster,
+) -> None:
+    """P18: nor found again by a new process of the service."""
+    await cluster.start()
+    await cluster.registered()
+    for key in (KEY, attempt(job="job-b")):
+        put = await cluster.service.put(key)
+        put.recovery_disabled = key == KEY
+        await cluster.service.publish(put)
+    assert await cluster.service.fetched(KEY) == list(range(10))
+    await cluster.jm.vanish()
+    await cluster.until(lambda: cluster.service.service.jobs == ["job-b"])
+    assert {file.partition("/")[0] for file in cluster.service.files()} == {"job-b"}
+
+
+async def test_output_of_a_job_without_recovery_is_gone_with_its_service(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.registered()
+    put = await cluster.service.put(KEY)
+    put.recovery_disabled = True
+    await cluster.service.publish(put)
+    await cluster.service.stop()
+    cluster.jm.registrations.clear()
+    await cluster.start_service()
+    await cluster.registered()
+    assert cluster.jm.current.finished_keys == []
+    assert cluster.service.files() == []
+
+
 async def test_the_end_of_a_job_deletes_all_of_it(cluster: Cluster) -> None:
     """P35: also what was put and never published."""
     await cluster.start()

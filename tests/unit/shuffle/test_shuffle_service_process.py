@@ -130,6 +130,22 @@ async def test_a_name_belongs_to_one_living_process(services: Services) -> None:
         await services.start()
 
 
+async def test_a_start_sweeps_what_dead_nameless_services_have_left(services: Services) -> None:
+    """P40: a living neighbour, and one that may come back, keep theirs."""
+    root = services.root / "tmp"
+    for name in ("shuffle-dead", "shuffle-named"):
+        (root / name / "shuffle" / "job-x").mkdir(parents=True)
+        (root / name / "shuffle" / "job-x" / "left.data").write_bytes(b"left")
+    (root / "shuffle-dead" / "generated").touch()
+    neighbour = await services.start("")
+    await finish(neighbour, KEY)
+    await services.start()
+    await services.jm.until(lambda: not (root / "shuffle-dead").exists(), "it is swept")
+    assert (root / "shuffle-named" / "shuffle" / "job-x" / "left.data").exists()
+    held = f"{identity(KEY).name}.data"
+    assert (root / neighbour.resource_id / "shuffle" / held).exists()
+
+
 async def test_a_leader_releases_partitions_and_jobs_and_an_old_one_does_not(
     services: Services,
 ) -> None:
@@ -235,3 +251,5 @@ async def test_a_drained_service_ends_when_the_leader_says_so(services: Services
     service(process).drained.set()
     async with asyncio.timeout(5):
         assert await process.stopped() == "it is drained"
+    await services.stop(process)
+    assert not (services.root / "tmp" / process.resource_id).exists(), "all of it is elsewhere"
