@@ -20,6 +20,7 @@ from pyarrow import flight
 from holdover.runtime.transport_security import CredentialFiles
 from holdover.v1 import shuffle_pb2
 from holdover.v1.common_pb2 import ExecutionAttempt, FinishedExecution
+from shuffle.arrow_blocks import joined
 from shuffle.errors import OutputRefused, PartitionIncomplete, ShuffleError
 from shuffle.flight_connection import FlightConnection
 from shuffle.flight_put import DISCARD, PUBLISH, PUBLISH_COPY, PUT_SCHEMA, REFUSED
@@ -192,9 +193,9 @@ class FlightPartitionWriter(PartitionEncoder):
     def _send(self) -> None:
         blocks, self._message, self._message_bytes = self._message, [], 0
         ends = np.cumsum([0, *(data.size for data, _ in blocks)], dtype=np.int64)
-        joined = pa.py_buffer(b"".join(memoryview(data) for data, _ in blocks))
+        data = joined([data for data, _ in blocks])
         column = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), len(blocks), [None, pa.py_buffer(ends), joined]
+            pa.large_binary(), len(blocks), [None, pa.py_buffer(ends), data]
         )
         described = shuffle_pb2.PutMessage(
             subpartition=[block.subpartition for _, block in blocks],
