@@ -12,6 +12,7 @@ import asyncio
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from holdover import config as options
 from holdover.config import Configuration
@@ -42,6 +43,9 @@ from shuffle.stocktaking import Stock
 
 _LAG_INTERVAL_S = 0.5
 _LAG_WARN_ABOVE_S = 0.5
+#: Attempts that are remembered to have been released before they published; what is forgotten costs
+#: room until its job ends.
+GIVEN_UP_MAX = 10_000
 
 _log = Log(__name__)
 
@@ -93,6 +97,9 @@ class ShuffleService:
         self._publishing: dict[AttemptKey, asyncio.Task[None]] = {}
         #: Attempts that were released while they were being published.
         self._unwanted: dict[AttemptKey, None] = {}
+        #: Attempts that were released before they had published anything, the oldest first: what
+        #: their tasks still send is not taken, until their job ends.
+        self._given_up: dict[AttemptKey, None] = {}
         self._deletions = Deletions(runtime.disk, shuffle_directory)
         self._lag = LoopLagMonitor(_LAG_INTERVAL_S, _LAG_WARN_ABOVE_S)
         self._disk_free_bytes = 0
@@ -217,7 +224,7 @@ class ShuffleService:
             return "its job is being released"
         if key.epoch < self._newest_epoch and not is_copy:
             return f"epoch {self._newest_epoch} leads"
-        if key in self._unwanted:
+        if key in self._unwanted or (key in self._given_up and not is_copy):
             return "it was released"
         if self._finished.get(key) is not None:
             return "it is published already"
@@ -302,6 +309,7 @@ class ShuffleService:
 
     def release_attempts(self, keys: Sequence[AttemptKey]) -> None:
         """See `ShuffleCalls`."""
+        self._give_up([key for key in keys if self._finished.get(key) is None])
         held_bytes = self._finished.bytes
         files = self._finished.release(keys)
         self._room.give_back(held_bytes - self._finished.bytes)
@@ -311,6 +319,11 @@ class ShuffleService:
             else:
                 files.append(_part_files(self._incoming.give_up(key)))
         self._deletions.add(files)
+
+    def _give_up(self, keys: Sequence[AttemptKey]) -> None:
+        self._given_up.update(dict.fromkeys(keys))
+        for key in list(islice(self._given_up, max(0, len(self._given_up) - GIVEN_UP_MAX))):
+            del self._given_up[key]
 
     async def copy(self, key: AttemptKey, address: str) -> None:
         """See `ShuffleCalls`. Raises PartitionLost, OutputRefused."""
@@ -404,6 +417,7 @@ class ShuffleService:
     def let_go(self, job_id: str) -> None:
         """See `JobOwner`."""
         self._unrecovered.pop(job_id, None)
+        self._given_up = {key: None for key in self._given_up if key.job_id != job_id}
         held_bytes = self._finished.bytes
         self._finished.release_job(job_id)
         self._room.give_back(held_bytes - self._finished.bytes)

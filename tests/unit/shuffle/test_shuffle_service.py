@@ -200,6 +200,20 @@ async def test_released_attempts_give_their_room_back(cluster: Cluster) -> None:
     assert cluster.service.service.header().shuffle.held_bytes == 0
 
 
+async def test_what_was_released_before_it_was_put_is_not_taken(cluster: Cluster) -> None:
+    """Its TaskManager was given up, and lives."""
+    await cluster.start()
+    await cluster.registered()
+    half = await cluster.service.put(attempt(1))
+    cluster.service.service.release_attempts([KEY, attempt(1)])
+    with pytest.raises(OutputRefused, match="released"):
+        await cluster.service.put(KEY)
+    with pytest.raises(OutputRefused):
+        await cluster.service.publish(half)
+    await cluster.service.finish(attempt(0, 1))
+    await cluster.until(lambda: len(cluster.service.files()) == 3)
+
+
 async def test_a_draining_service_takes_nothing_and_keeps_what_it_holds(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.registered()

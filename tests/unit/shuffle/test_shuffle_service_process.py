@@ -175,6 +175,8 @@ async def copied(
     *keys: AttemptKey,
 ) -> list[CopyPartitionsResponse]:
     """What the source says of copying attempts to the target."""
+    async with asyncio.timeout(20):
+        await service(source).connection.connected()  # it may have lost the leader for a moment
     request = CopyPartitionsRequest(
         leader_epoch=1,
         registration_id=services.registration_id(source),
