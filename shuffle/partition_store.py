@@ -76,6 +76,11 @@ class PartitionStore:
         return name in self._served
 
     @property
+    def partitions(self) -> int:
+        """How many partitions are held."""
+        return len(self._served)
+
+    @property
     def jobs(self) -> list[str]:
         """Jobs of which anything is held, the longest held first."""
         return list(self._by_job)

@@ -207,9 +207,8 @@ class SimulatedRun:
         partitions = n_bytes = 0
         for node in (*self.cluster.taskmanagers, *self.cluster.shuffle_services):
             if node.finished is not None:
-                for execution in node.finished.inventory():
-                    partitions += len(execution.partitions)
-                    n_bytes += sum(partition.data_bytes for partition in execution.partitions)
+                partitions += node.finished.partitions
+                n_bytes += node.finished.bytes
         self.recorder.held(self.world.now_s, partitions, n_bytes)
         self._look_for_ends()
         if self._checked:

@@ -19,7 +19,8 @@ class HostClock:
     def monotonic_s(self) -> float:
         """See `Clock.monotonic_s`."""
         process = self._process
-        return process.host.local_s(process.loop.now_s)
+        host, now_s = process.host, process.loop.now_s
+        return now_s if host.clock_is_worlds else host.local_s(now_s)
 
     def wall_ms(self) -> int:
         """See `Clock.wall_ms`."""

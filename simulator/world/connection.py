@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 #: Virtual seconds by which a timer may be early, for the rounding of clock rates.
 _TIMER_PRECISION_S = 1e-9
-_EXPIRED_DEADLINES_MIN = 256
+#: Deadlines of a process before those of calls that have ended are let go: each keeps its call, and
+#: a large world has thousands of processes that make few.
+_EXPIRED_DEADLINES_MIN = 16
 
 Deliver = Callable[..., object]
 

@@ -150,6 +150,8 @@ class DiskFaults:
 
     def factor(self, path: str) -> float:
         """How many times longer an operation takes: as long as the worst of all faults says."""
+        if not self._faults:
+            return 1.0
         concerned = [f.factor for f in self._faults if f.factor != 1.0 and f.concerns("", path)]
         return max(concerned, default=1.0)
 

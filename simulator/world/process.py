@@ -26,7 +26,7 @@ ResultT = TypeVar("ResultT")
 CURRENT: ContextVar[Process] = ContextVar("current process")
 
 #: Tasks of a process before those are forgotten that are no more.
-_TASKS_SWEPT_MIN = 64
+_TASKS_SWEPT_MIN = 16
 
 
 class ProcessState(enum.Enum):

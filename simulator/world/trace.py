@@ -20,12 +20,18 @@ class Trace:
         self._hash = hashlib.blake2b(digest_size=16)
         self._batch: list[str] = []
         self._keep_lines_max = keep_lines_max
+        #: When the last line was written, and that as text.
+        self._line_s, self._line_time = 0.0, f"{0.0:.9f}"
         self.lines: list[str] = []
         self.events = 0
 
     def note(self, who: str, what: str, detail: str = "") -> None:
         """Add one event of `who`."""
-        line = f"{self._now_s():.9f} {who} {what} {detail}\n"
+        now_s = self._now_s()
+        if now_s != self._line_s:
+            # Much happens in one moment.
+            self._line_s, self._line_time = now_s, f"{now_s:.9f}"
+        line = f"{self._line_time} {who} {what} {detail}\n"
         self._batch.append(line)
         self.events += 1
         if len(self._batch) >= _BATCH_EVENTS:
