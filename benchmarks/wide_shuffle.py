@@ -49,8 +49,7 @@ class _Service:
         defines = [part for key, value in options.items() for part in ("-D", f"{key}={value}")]
         self._arguments = ["-m", "benchmarks.wide_shuffle", str(self.counts), *defines]
         self._process: asyncio.subprocess.Process | None = None
-        #: The most of each that was seen: of partitions, of the record of an attempt, of any kind
-        #: that are open, of connections to the service.
+        #: The most of each that was seen.
         self.most = dict.fromkeys(("partition files", "open files", "connections"), 0)
         self.memory_peak_mb = 0.0
 
