@@ -16,6 +16,9 @@ BENCH_LOCKED := $(VENV)/.bench-locked
 # Seeds of `make soak`, and the interpreters that `make determinism` compares with this one.
 SEEDS ?= 20000
 PYTHONS ?= python3.12 python3.13
+# Files of tests that run side by side; tests of real processes wait for most of their time.
+# `make test WORKERS=0` runs one test after the other.
+WORKERS ?= 2
 # How long `make chaos` kills processes.
 DURATION ?= 30 min
 
@@ -51,7 +54,7 @@ demo: setup
 
 # ARGS passes options on, for example: make test ARGS="tests/unit -x"
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

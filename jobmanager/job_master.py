@@ -50,8 +50,6 @@ END = "end"  # the work that records how the job ended, and the timer that repea
 
 _log = Log(__name__)
 
-Reply = asyncio.Future[Decision]
-
 
 @dataclass(frozen=True, slots=True)
 class JobServices:
@@ -86,7 +84,7 @@ class JobMaster:
         self._ended = ended
         self._recoverable = config.get(options.BATCH_JOB_RECOVERY_ENABLED)
         self._supervisor = Supervisor(f"job {job.job_id}", self._on_fatal)
-        self._inbox: deque[tuple[sig.Signal, Reply | None]] = deque()
+        self._inbox: deque[tuple[sig.Signal, asyncio.Future[Decision] | None]] = deque()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -212,7 +210,7 @@ class JobMaster:
         """Post a signal and wait for what was decided; nothing is, once the job is over."""
         if self._stopped:
             return Decision()
-        reply: Reply = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         self._inbox.append((signal, reply))
         self._wake.set()
         return await reply
@@ -223,7 +221,9 @@ class JobMaster:
                 await self._events.wait_for_room()
                 signal, reply = self._inbox.popleft()
                 decision = self._handle(signal)
-                if reply is not None and not reply.done():
+                if decision.unfinished:
+                    self._inbox.appendleft((signal, reply))
+                elif reply is not None and not reply.done():
                     reply.set_result(decision)
                 # However many signals wait, heartbeats are answered between two of them.
                 await asyncio.sleep(0)
@@ -244,7 +244,8 @@ class JobMaster:
                 self._perform(action)
         except Exception as error:  # noqa: BLE001  whatever it is, the job ends with it as the reason
             return self._fail_internally(error)
-        self._reports.handled(signal, before, self._scheduler.graph.state)
+        if not decision.unfinished:
+            self._reports.handled(signal, before, self._scheduler.graph.state)
         self._note_change()
         if self._services.on_step is not None:
             self._services.on_step(self, signal, decision)
@@ -263,10 +264,11 @@ class JobMaster:
         self._supervisor.start(END, self._end(action))
 
     def _append(self, event: events_pb2.JobEvent) -> None:
-        self._history.note(event)
         self._events.append(event)
         if event.HasField("vertex_finished"):
             self._recovery_is_survived()
+        else:
+            self._history.note(event)
 
     def _recovery_is_survived(self) -> None:
         """It has led to new work, or to nothing bad for long: it is not what kills JobManagers."""

@@ -8,6 +8,8 @@ be laid over it, so such a job is kept, and does not run, until somebody has dec
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from dataclasses import dataclass, field
 
 from holdover.runtime import Disk
@@ -58,7 +60,8 @@ async def recover_job(
     """
     directory = store.events_directory(job.job_id)
     try:
-        replayed = await replay_job(disk, directory, job)
+        others_go_on = functools.partial(asyncio.sleep, 0)
+        replayed = await replay_job(disk, directory, job, others_go_on)
     except (LogUnreadable, ReplayError, InvalidTransition) as error:
         if isinstance(error, UnknownEventType | UnsupportedLogVersion):
             raise RecoveryDataUnreadable(str(error)) from error

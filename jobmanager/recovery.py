@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from holdover.runtime import Clock, Disk
@@ -22,8 +23,15 @@ class ReplayedJob:
     history: list[events_pb2.JobStateChanged] = field(default_factory=list)
 
 
-async def replay_job(disk: Disk, events_directory: str, job: job_pb2.JobGraph) -> ReplayedJob:
+async def replay_job(
+    disk: Disk,
+    events_directory: str,
+    job: job_pb2.JobGraph,
+    pause: Callable[[], Awaitable[None]] | None = None,
+) -> ReplayedJob:
     """Bring a fresh graph of the job to the state that the log describes.
+
+    `pause` lets others go on between two large records.
 
     Raises:
         LogUnreadable: the log is damaged or newer than this program; see `jobmanager.event_store`.
@@ -43,7 +51,7 @@ async def replay_job(disk: Disk, events_directory: str, job: job_pb2.JobGraph) -
                 change.wall_ms = change.wall_ms or record.wall_ms
                 history.append(change)
 
-        findings = await replay(disk, events_directory, on_record, job_id=graph.job_id)
+        findings = await replay(disk, events_directory, on_record, job_id=graph.job_id, pause=pause)
         return ReplayedJob(graph, findings, history)
 
     return await settled(disk, events_directory, read)

@@ -31,15 +31,25 @@ class HangGuard:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._hung: dict[asyncio.Task[Any], str] = {}
-        self._late_closes: list[asyncio.Task[None]] = []
+        self._late_closes: list[asyncio.Task[Any]] = []
 
-    async def call(self, path: str, operation: Coroutine[Any, Any, T]) -> T:
-        """The operation's result; its exceptions pass. Raises `StorageHung` after the limit."""
+    async def call(
+        self, path: str, operation: Coroutine[Any, Any, T], *, is_close: bool = False
+    ) -> T:
+        """The operation's result; its exceptions pass. Raises `StorageHung` after the limit.
+
+        When this is cancelled the operation is too, unless it closes a file, which nobody else
+        would do.
+        """
         task = asyncio.ensure_future(operation)
         try:
             done, _ = await asyncio.wait([task], timeout=self._limit_s)
         except asyncio.CancelledError:
-            task.cancel()
+            if is_close:
+                self._late_closes.append(task)
+                task.add_done_callback(self._late_closes.remove)
+            else:
+                task.cancel()
             raise
         if not done:
             self._hung[task] = path
@@ -60,7 +70,7 @@ class HangGuard:
                 self._late_closes.append(late_close)
                 late_close.add_done_callback(self._late_closes.remove)
                 return
-        await self.call(file.path, file.close())
+        await self.call(file.path, file.close(), is_close=True)
 
     def cancel(self) -> None:
         """Stop waiting for what hangs."""

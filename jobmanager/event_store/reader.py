@@ -45,6 +45,8 @@ OnRecord = Callable[[JobEventRecord], None]
 
 # Small enough that decoding one chunk does not hold up the event loop.
 _CHUNK_BYTES: Final = 64 * 1024
+# One that tells of a thousand subtasks, for example.
+_LARGE_RECORD_BYTES: Final = 1536
 _READ_TRIES: Final = 10
 _MARKERS: Final = frozenset({"snapshot_begin", "snapshot_end"})
 
@@ -57,10 +59,12 @@ async def replay(
     job_id: str | None = None,
     with_markers: bool = False,
     after_chunk: Callable[[], Awaitable[None]] | None = None,
+    pause: Callable[[], Awaitable[None]] | None = None,
 ) -> LogFindings:
     """Hand out every record that counts, oldest first, to `on_record`; return what was seen.
 
-    `after_chunk` is awaited after each 64 KiB or so of records: back pressure.
+    `after_chunk` is awaited after each 64 KiB or so of records: back pressure. `pause` is awaited
+    after each record that tells of very many subtasks.
 
     A missing or empty directory is an empty log. The marks around a snapshot are handed out only
     `with_markers`. When `job_id` is given, a segment of another job is damage.
@@ -77,6 +81,7 @@ async def replay(
         with_markers,
         begins_with_snapshot=start is not None,
         after_chunk=after_chunk,
+        pause=pause,
     )
     await pass_two.run(segments[start or 0 :])
     return pass_two.findings(len(segments))
@@ -257,12 +262,15 @@ async def _feed(
     decoder: FrameDecoder,
     on_frame: Callable[[Frame], None],
     after_chunk: Callable[[], Awaitable[None]] | None = None,
+    pause: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Run a segment's bytes from `offset` to its end through the decoder."""
     while chunk := await disk.read(path, offset, _CHUNK_BYTES):
         offset += len(chunk)
         for frame in decoder.feed(chunk):
             on_frame(frame)
+            if pause is not None and len(frame.payload) >= _LARGE_RECORD_BYTES:
+                await pause()
         if after_chunk is not None:
             await after_chunk()
     decoder.finish()
@@ -312,6 +320,7 @@ class _Replay:
     with_markers: bool
     begins_with_snapshot: bool
     after_chunk: Callable[[], Awaitable[None]] | None = None
+    pause: Callable[[], Awaitable[None]] | None = None
     last_sequence: int = 0
     last_epoch: int = 0
     last_wall_ms: int = 0
@@ -400,7 +409,8 @@ class _Replay:
             self._take(segment, frame)
 
         decoder = FrameDecoder(segment.header_bytes)
-        await _feed(self.disk, segment.path, segment.header_bytes, decoder, take, self.after_chunk)
+        start = segment.header_bytes
+        await _feed(self.disk, segment.path, start, decoder, take, self.after_chunk, self.pause)
         if decoder.defect is None:
             return None
         if cut is not None and self.last_sequence >= cut and decoder.sound_after is not None:

@@ -29,15 +29,21 @@ class RecordEncoder:
         record.sequence = sequence
         record.wall_ms = wall_ms
         body = event.SerializeToString()
-        return record.SerializeToString() + _EVENT_TAG + _varint(len(body)) + body
+        length = len(body)
+        prefix = _EVENT_PREFIXES[length] if length < _PREPARED else _event_prefix(length)
+        return record.SerializeToString() + prefix + body
 
 
-def _varint(number: int) -> bytes:
-    """A length as protobuf writes it: seven bits a byte, the lowest first."""
-    if number < 0x80:
-        return number.to_bytes(1, "little")
+def _event_prefix(length: int) -> bytes:
+    """What stands before an event: its tag, and its length as protobuf writes it, seven bits a
+    byte, the lowest first."""
     groups = []
-    while number >= 0x80:
-        groups.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*groups, number])
+    while length >= 0x80:
+        groups.append(length & 0x7F | 0x80)
+        length >>= 7
+    return _EVENT_TAG + bytes([*groups, length])
+
+
+#: Of events up to this size, which most are, the prefix is at hand.
+_PREPARED: Final = 1024
+_EVENT_PREFIXES: Final = [_event_prefix(length) for length in range(_PREPARED)]

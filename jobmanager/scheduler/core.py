@@ -54,6 +54,8 @@ class Decision:
 
     events: list[events_pb2.JobEvent] = field(default_factory=list)
     actions: list[act.Action] = field(default_factory=list)
+    #: There is more to decide about the same signal: it is to be handled again, before any other.
+    unfinished: bool = False
 
 
 class SchedulerCore:

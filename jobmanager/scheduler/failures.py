@@ -16,6 +16,8 @@ from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
 
 RESTART_TIMER = "restart/"
 REFUSAL_PAUSE_S = 0.1
+#: One event tells of so many subtasks at most, so that no event takes a replay long.
+RESETS_AN_EVENT = 1_000
 
 
 class FailureHandling:
@@ -204,10 +206,13 @@ class FailureHandling:
         for (vertex_id, reason), subtasks in grouped.items():
             self._release_superseded(vertex_id, subtasks)
             self._give_splits_back(vertex_id, subtasks)
-            reset = events_pb2.ExecutionVertexReset(
-                vertex_id=vertex_id, subtasks=sorted(subtasks), reason=reason
-            )
-            self._core.emit(events_pb2.JobEvent(vertex_reset=reset))
+            ordered = sorted(subtasks)
+            for start in range(0, len(ordered), RESETS_AN_EVENT):
+                some = ordered[start : start + RESETS_AN_EVENT]
+                reset = events_pb2.ExecutionVertexReset(
+                    vertex_id=vertex_id, subtasks=some, reason=reason
+                )
+                self._core.emit(events_pb2.JobEvent(vertex_reset=reset))
 
     def _give_splits_back(self, vertex_id: str, subtasks: Iterable[int]) -> None:
         """Of a source whose splits are not recorded; with the others they stay with the subtask."""

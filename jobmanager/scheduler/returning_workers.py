@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, events_pb2, job_pb2
@@ -18,6 +19,12 @@ from jobmanager.scheduler.restarted_workers import RestartedWorkers
 from jobmanager.scheduler.splits import SplitEnumerator
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
+
+#: Of a large inventory so much is judged in one go: some 20 ms of work.
+OFFERS_A_STEP = 1_000
+
+Offer = tuple[AttemptKey, common_pb2.FinishedExecution]
+ItemT = TypeVar("ItemT")
 
 
 class ReturningWorkers:
@@ -35,6 +42,8 @@ class ReturningWorkers:
         self._moves = moves
         self._graph = core.graph
         self._failures = failures
+        #: What is left of a registration that is being judged.
+        self._judging: Iterator[None] | None = None
 
     def start_recovery(self, previous_workers: tuple[str, ...]) -> None:
         """The events are replayed; from now on workers are awaited."""
@@ -77,8 +86,21 @@ class ReturningWorkers:
             ]
         )
 
-    def register(self, signal: sig.WorkerRegistered) -> None:
-        """A worker brings its whole inventory: take what is wanted, miss what should be there."""
+    def register(self, signal: sig.WorkerRegistered) -> bool:
+        """A worker brings its whole inventory: take what is wanted, miss what should be there.
+
+        False when there is more to judge of a large one: the same signal is to be handled again,
+        before any other.
+        """
+        if self._judging is None:
+            self._judging = self._judge(signal)
+        for _ in self._judging:
+            return False
+        self._judging = None
+        return True
+
+    def _judge(self, signal: sig.WorkerRegistered) -> Iterator[None]:
+        """Yields where it may be interrupted."""
         core, recovery = self._core, self._core.reconciliation
         address_before = core.workers.get(signal.worker_id, signal.data_address)
         core.workers[signal.worker_id] = signal.data_address
@@ -94,21 +116,26 @@ class ReturningWorkers:
         bytes_kept = 0
         if recovery is not None:
             recovery.deferred.forget_worker(signal.worker_id)
-        self._note_what_is_gone(signal)
-        for execution in self._in_graph_order(signal):
-            key = AttemptKey.from_proto(execution.attempt)
-            foreign = late and key.epoch < core.epoch
-            if foreign or not self._accept(signal.worker_id, key, execution):
-                rejected.append(key)
-            else:
-                accepted[key] = None
-                bytes_kept += sum(partition.data_bytes for partition in execution.partitions)
+        offers: list[Offer] = []
+        for some in _parts(signal.finished):
+            offers += [(AttemptKey.from_proto(execution.attempt), execution) for execution in some]
+            yield from _pause_after(some)
+        yield from self._note_what_is_gone(signal, offers)
+        for part in _parts(self._in_graph_order(offers)):
+            for key, execution in part:
+                foreign = late and key.epoch < core.epoch
+                if foreign or not self._accept(signal.worker_id, key, execution):
+                    rejected.append(key)
+                else:
+                    accepted[key] = None
+                    bytes_kept += sum(partition.data_bytes for partition in execution.partitions)
+            yield from _pause_after(part)
         if awaited or address_before != signal.data_address:
             # After what was offered: who reads there may have been finished by it.
             self._restarts.moved(signal.worker_id)
         self._failures.cancel_writers(signal.worker_id, writers)
         core.release_owed(signal.worker_id)
-        self._miss_what_was_not_offered(signal, accepted)
+        yield from self._miss_what_was_not_offered(signal, accepted)
         self._take_up_deferred()
         if recovery is not None:
             if signal.worker_id not in recovery.offers:
@@ -122,10 +149,10 @@ class ReturningWorkers:
         self._end_wait_if_complete()
         core.reschedule()
 
-    def _in_graph_order(self, signal: sig.WorkerRegistered) -> list[common_pb2.FinishedExecution]:
+    def _in_graph_order(self, offers: list[Offer]) -> list[Offer]:
         """So that an adopted producer stands before a consumer that has read it."""
         order = {vertex_id: place for place, vertex_id in enumerate(self._graph.vertices)}
-        return sorted(signal.finished, key=lambda e: order.get(e.attempt.vertex_id, len(order)))
+        return sorted(offers, key=lambda offer: order.get(offer[0].vertex_id, len(order)))
 
     def _accept(
         self, worker_id: str, key: AttemptKey, execution: common_pb2.FinishedExecution
@@ -229,17 +256,21 @@ class ReturningWorkers:
         core.finish(vertex, execution, worker_id, adopted=True)
         return True
 
-    def _note_what_is_gone(self, signal: sig.WorkerRegistered) -> None:
+    def _note_what_is_gone(
+        self, signal: sig.WorkerRegistered, offers: Iterable[Offer]
+    ) -> Iterator[None]:
         """An inventory is complete. What is not in it is noted before what is in it is judged: a
         later attempt may take the place of one that is gone."""
         recovery = self._core.reconciliation
         if recovery is None or not recovery.waiting:
             return
-        brought = {AttemptKey.from_proto(execution.attempt) for execution in signal.finished}
+        brought = {key for key, _ in offers}
         brought.update(signal.running)
-        for vertex in self._graph.at_worker(signal.worker_id):
-            if vertex.finished is not None and vertex.key(self._graph.job_id) not in brought:
-                self._gone(vertex, recovery)
+        for some in _parts(self._graph.at_worker(signal.worker_id)):
+            for vertex in some:
+                if vertex.finished is not None and vertex.key(self._graph.job_id) not in brought:
+                    self._gone(vertex, recovery)
+            yield from _pause_after(some)
 
     def _gone(self, vertex: ExecutionVertex, recovery: Reconciliation) -> None:
         """Its worker is back without it, while others are awaited."""
@@ -250,25 +281,27 @@ class ReturningWorkers:
 
     def _miss_what_was_not_offered(
         self, signal: sig.WorkerRegistered, accepted: dict[AttemptKey, None]
-    ) -> None:
+    ) -> Iterator[None]:
         """An inventory is complete: what it lacks is not at that worker, from this moment on."""
         recovery = self._core.reconciliation
         running = set(signal.running)
         lost: list[LostSubtask] = []
-        for vertex in self._graph.at_worker(signal.worker_id):
-            key = vertex.key(self._graph.job_id)
-            if vertex.finished is not None:
-                if key in accepted or key in running:
-                    continue
-                if recovery is not None and recovery.waiting:
-                    self._gone(vertex, recovery)
-                else:
-                    self._graph.set_available(vertex, False)
-                    lost.append((vertex, events_pb2.RESET_REASON_PARTITION_MISSING))
-            elif key not in running:
-                # Should the deployment still be under way, it must not occupy the slot.
-                self._core.act(act.Cancel(signal.worker_id, key))
-                self._core.abandon(vertex)
+        for some in _parts(self._graph.at_worker(signal.worker_id)):
+            for vertex in some:
+                key = vertex.key(self._graph.job_id)
+                if vertex.finished is not None:
+                    if key in accepted or key in running:
+                        continue
+                    if recovery is not None and recovery.waiting:
+                        self._gone(vertex, recovery)
+                    else:
+                        self._graph.set_available(vertex, False)
+                        lost.append((vertex, events_pb2.RESET_REASON_PARTITION_MISSING))
+                elif key not in running:
+                    # Should the deployment still be under way, it must not occupy the slot.
+                    self._core.act(act.Cancel(signal.worker_id, key))
+                    self._core.abandon(vertex)
+            yield from _pause_after(some)
         for key in signal.running:
             running_vertex = self._graph.find(key)
             if running_vertex is None or not self._core.is_current(running_vertex, key):
@@ -367,3 +400,14 @@ class ReturningWorkers:
         self._failures.reset(self._lost(missing))
         self._core.change_state(JobState.RUNNING)
         self._core.reschedule()
+
+
+def _parts(items: Sequence[ItemT]) -> Iterator[Sequence[ItemT]]:
+    """All items, so many at a time as one step may take."""
+    return (items[start : start + OFFERS_A_STEP] for start in range(0, len(items), OFFERS_A_STEP))
+
+
+def _pause_after(part: Sequence[object]) -> Iterator[None]:
+    """A step ends with a full part: what is smaller goes on with what follows."""
+    if len(part) == OFFERS_A_STEP:
+        yield

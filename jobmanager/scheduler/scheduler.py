@@ -55,7 +55,7 @@ class Scheduler:
         self._handlers: dict[type, Callable[..., None]] = {
             sig.JobStarted: lambda _: self.core.change_state(JobState.RUNNING),
             sig.RecoveryStarted: lambda s: self._returns.start_recovery(s.previous_workers),
-            sig.WorkerRegistered: self._returns.register,
+            sig.WorkerRegistered: self._on_worker_registered,
             sig.ShuffleLoadTold: self._on_shuffle_load_told,
             sig.PartitionsCopied: self._moves.copied,
             sig.WorkerLost: self._on_worker_lost,
@@ -91,11 +91,16 @@ class Scheduler:
         return self.core.waiting or self._restarts.waiting or self.core.waiting_for_room
 
     def handle(self, signal: sig.Signal) -> Decision:
-        """Decide about one signal. After the job has ended, nothing is decided any more."""
+        """Decide about one signal. After the job has ended, nothing is decided any more.
+
+        A large registration is judged in parts, so that nobody waits long for the event loop: as
+        long as a decision is `unfinished`, the same signal is to be handled again.
+        """
         decision = self.core.decision = Decision()
         if self.ended is None:
             self._handlers[type(signal)](signal)
-            self._settle()
+            if not decision.unfinished:
+                self._settle()
         elif isinstance(signal, sig.SlotsGranted):
             self.core.act(act.ReturnSlots(signal.slots))
         return decision
@@ -125,6 +130,9 @@ class Scheduler:
     def _on_shuffle_load_told(self, signal: sig.ShuffleLoadTold) -> None:
         self._failures.shuffle_load(signal.worker_id, signal.load)
         self._moves.load_told(signal.worker_id, signal.load)
+
+    def _on_worker_registered(self, signal: sig.WorkerRegistered) -> None:
+        self.core.decision.unfinished = not self._returns.register(signal)
 
     def _on_worker_lost(self, signal: sig.WorkerLost) -> None:
         self._moves.worker_lost(signal.worker_id)

@@ -93,6 +93,8 @@ def _check_identities(name: str, schema: pa.Schema) -> None:
 
 def _random_values(subtask: int, output_bytes: int) -> Iterator[pa.RecordBatch]:
     left = -(-output_bytes // IDENTITY_BYTES)
+    if left <= 0:
+        return  # a generator takes longer to make than all else that such an attempt does
     generator = np.random.default_rng(subtask)
     while left > 0:
         count = min(left, _BATCH_VALUES)

@@ -182,14 +182,17 @@ class SchedulerWorld:
     # Signals and actions
 
     def deliver(self, signal: sig.Signal) -> None:
-        """One step of the scheduler, checked, with all its actions."""
+        """One signal, each step of the scheduler checked, with all its actions."""
         scheduler = self.scheduler
         assert scheduler is not None, "no leader"
-        decision = scheduler.handle(signal)
-        self.log.extend(decision.events)
-        invariants.check(scheduler)
-        for action in decision.actions:
-            self._perform(action)
+        unfinished = True
+        while unfinished:
+            decision = scheduler.handle(signal)
+            unfinished = decision.unfinished
+            self.log.extend(decision.events)
+            invariants.check(scheduler)
+            for action in decision.actions:
+                self._perform(action)
 
     def _perform(self, action: act.Action) -> None:
         match action:

@@ -11,6 +11,7 @@ import pytest
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, events_pb2, job_pb2
 from jobmanager.scheduler import actions as act
+from jobmanager.scheduler import failures
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.failover import RestartStrategy
@@ -90,6 +91,20 @@ def test_each_subtask_is_looked_at_a_few_times_however_many_workers_register(
     resets = [e.vertex_reset for e in decision.events if e.HasField("vertex_reset")]
     assert {r.vertex_id: len(r.subtasks) for r in resets} == {"s": 10, "m": 10}
     assert max(looks.values()) <= 3 * 3 * PARALLELISM, looks
+
+
+def test_no_event_tells_of_more_resets_than_a_replay_makes_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(failures, "RESETS_AN_EVENT", 300)
+    scheduler = Scheduler(replayed(large_job(), large_log()), 2, OPTIONS, RestartStrategy(3, 1))
+    scheduler.handle(sig.RecoveryStarted(("tm-0",)))
+    decision = scheduler.handle(sig.TimerFired(WAIT_TIMER))
+    resets = [e.vertex_reset for e in decision.events if e.HasField("vertex_reset")]
+    assert max(len(reset.subtasks) for reset in resets) == 300
+    for vertex_id in "sm":
+        subtasks = [i for reset in resets if reset.vertex_id == vertex_id for i in reset.subtasks]
+        assert subtasks == [*range(PARALLELISM)]
 
 
 def test_all_readers_are_told_the_same_producers() -> None:
