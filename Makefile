@@ -76,6 +76,7 @@ bench: setup $(BENCH_LOCKED)
 soak: setup
 	$(BIN)/holdover simulate swarm --seeds 0..$$(($(SEEDS) - 1)) --jobs $$(nproc) $(ARGS)
 	$(BIN)/holdover simulate swarm-double --seeds 0..$$(($(SEEDS) - 1)) --jobs $$(nproc) $(ARGS)
+	$(BIN)/holdover simulate swarm-external --seeds 0..$$(($(SEEDS) - 1)) --jobs $$(nproc) $(ARGS)
 
 # A leader, or a worker, dies after each single step of its own, and again in the recovery: what
 # `make test` does with every so-many-th step. It takes an hour or so.

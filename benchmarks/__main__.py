@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from benchmarks import (
     events,
+    external_shuffle,
     prediction,
     queries,
     recovery,
@@ -18,6 +19,7 @@ from benchmarks import (
     stages,
     tasks,
     tls,
+    wide_shuffle,
 )
 from benchmarks.report import Report
 
@@ -26,6 +28,8 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[Report]]] = {
     "queries": queries.run,
     "overhead": queries.overhead,
     "shuffle": shuffle_throughput.run,
+    "external-shuffle": external_shuffle.run,
+    "wide-shuffle": wide_shuffle.run,
     "tasks": tasks.run,
     "events": events.run,
     "event-overhead": events.overhead,

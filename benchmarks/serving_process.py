@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def serving_process(module: str, place: str) -> Iterator[tuple[int, int]]:
-    """Runs `python -m module place`; the two ports that it prints on its first line. It ends when
-    its standard input does."""
+def serving_process(module: str, place: str) -> Iterator[tuple[int, ...]]:
+    """Runs `python -m module place`; the ports that it prints on its first line. It ends when its
+    standard input does."""
     server = subprocess.Popen(
         [sys.executable, "-m", module, place],
         stdin=subprocess.PIPE,
@@ -21,8 +21,7 @@ def serving_process(module: str, place: str) -> Iterator[tuple[int, int]]:
     assert server.stdin is not None
     assert server.stdout is not None
     try:
-        one_port, other_port = map(int, server.stdout.readline().split())
-        yield one_port, other_port
+        yield tuple(map(int, server.stdout.readline().split()))
     finally:
         server.stdin.close()  # the sign to end
         try:

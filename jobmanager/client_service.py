@@ -20,7 +20,7 @@ from holdover.v1 import common_pb2, job_pb2, jobmanager_pb2, jobmanager_pb2_grpc
 from jobmanager.dispatcher import JobEndedAlready, LeaderEnds, TooLateToCancel
 from jobmanager.event_store import EventStoreDegraded, LogUnreadable, stream_log
 from jobmanager.job_master import JobMaster
-from jobmanager.job_status import execution_bytes, subtask_status
+from jobmanager.job_status import held_by_workers, subtask_status
 from jobmanager.job_store import JobAlreadyEnded
 from jobmanager.leader_state import LeadershipServices, LeaderState
 from jobmanager.scheduler.states import JobState
@@ -63,7 +63,8 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
         slots, slots_free = services.resources.slot_counts()
         answer.is_leader = True
         answer.ready = services.dispatcher.ready.is_set()
-        answer.taskmanagers = services.resources.worker_count
+        answer.shuffle_services = services.resources.shuffle_service_count
+        answer.taskmanagers = services.resources.worker_count - answer.shuffle_services
         answer.slots, answer.slots_free = slots, slots_free
         answer.leader_since_wall_ms = services.since_wall_ms
         answer.reconciling_job_ids.extend(
@@ -273,23 +274,31 @@ class ClientService(jobmanager_pb2_grpc.JobManagerServicer):
     ) -> jobmanager_pb2.ListTaskManagersResponse:
         """See the proto."""
         services = await self._state.leading(context, request.leader_epoch)
-        held: dict[str, tuple[int, int]] = {}
-        for master in services.dispatcher.masters():
-            for vertex in master.scheduler.graph.all_subtasks():
-                if vertex.finished is not None and vertex.available:
-                    count, size = held.get(vertex.stored_at, (0, 0))
-                    held[vertex.stored_at] = (
-                        count + len(vertex.finished.partitions),
-                        size + execution_bytes(vertex.finished),
-                    )
+        held = held_by_workers(m.scheduler.graph for m in services.dispatcher.masters())
         statuses = [
             services.resources.describe(worker, *held.get(worker.worker_id, (0, 0)))
-            for worker in services.resources.workers()
+            for worker in services.resources.taskmanagers()
         ]
         start, size = await _page(request.page_size, request.page_token, context)
         page, token = _slice(statuses, start, size)
         return jobmanager_pb2.ListTaskManagersResponse(
             leader_epoch=services.epoch, taskmanagers=page, next_page_token=token
+        )
+
+    async def ListShuffleServices(  # noqa: N802
+        self, request: jobmanager_pb2.ListShuffleServicesRequest, context: Context
+    ) -> jobmanager_pb2.ListShuffleServicesResponse:
+        """See the proto."""
+        services = await self._state.leading(context, request.leader_epoch)
+        held = held_by_workers(m.scheduler.graph for m in services.dispatcher.masters())
+        statuses = [
+            services.resources.describe_shuffle_service(worker, *held.get(worker.worker_id, (0, 0)))
+            for worker in services.resources.shuffle_services()
+        ]
+        start, size = await _page(request.page_size, request.page_token, context)
+        page, token = _slice(statuses, start, size)
+        return jobmanager_pb2.ListShuffleServicesResponse(
+            leader_epoch=services.epoch, shuffle_services=page, next_page_token=token
         )
 
     async def ReadJobEvents(  # noqa: N802

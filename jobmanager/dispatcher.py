@@ -200,7 +200,12 @@ class Dispatcher:
         self._masters[graph.job_id] = master
         master.start(
             [
-                sig.WorkerRegistered(worker.worker_id, worker.data_address, refreshed=False)
+                sig.WorkerRegistered(
+                    worker.worker_id,
+                    worker.data_address,
+                    refreshed=False,
+                    shuffle=worker.shuffle_load,
+                )
                 for worker in self._services.resources.workers()
             ]
         )

@@ -41,7 +41,7 @@ from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.scheduler import Scheduler
 from jobmanager.scheduler.states import JobState
-from jobmanager.worker_connection import CancelOrder, DeployOrder, ReleaseOrder
+from jobmanager.worker_orders import WorkerOrders
 
 INBOX_SIGNALS_MAX = 10_000
 #: A recovery that has ended no leader for so long is not going to.
@@ -90,6 +90,7 @@ class JobMaster:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._releases: deque[act.ReleasePartitions] = deque()
         self._release_wake = asyncio.Event()
+        self._orders = WorkerOrders(services.resources, self.post)
         self._changed = asyncio.Event()
         self._version = 0
         self._history = JobHistory(job, services.epoch, services.runtime.clock)
@@ -291,12 +292,12 @@ class JobMaster:
         resources = self._services.resources
         match action:
             case act.Deploy():
-                self._deploy(action)
+                if self._orders.deploy(action):
+                    self._reports.deployed()
             case act.Cancel():
-                unknown = sig.CancellationUnknown(action.key)
-                order = CancelOrder(action.key, lambda: self.post(unknown))
-                if not resources.order(action.worker_id, order):
-                    self.post(unknown)
+                self._orders.cancel(action)
+            case act.CopyPartitions():
+                self._supervisor.start("copy partitions", self._orders.copy(action))
             case act.ReleasePartitions():
                 self._releases.append(action)
                 self._release_wake.set()
@@ -325,16 +326,6 @@ class JobMaster:
             case act.RejectOffers():
                 pass  # the answer to the registration; read by `register_worker`
 
-    def _deploy(self, action: act.Deploy) -> None:
-        key = AttemptKey.from_proto(action.deployment.attempt)
-        order = DeployOrder(
-            action.deployment, lambda reason: self.post(sig.DeploymentRefused(key, reason))
-        )
-        if not self._services.resources.order(action.slot.worker_id, order):
-            self.post(sig.DeploymentRefused(key, "the TaskManager is gone"))
-        else:
-            self._reports.deployed()
-
     def _set_timer(self, action: act.SetTimer) -> None:
         before = self._timers.pop(action.name, None)
         if before is not None:
@@ -359,8 +350,7 @@ class JobMaster:
             justified = len(self._releases)
             await self._until_durable()
             for _ in range(justified):
-                release = self._releases.popleft()
-                self._services.resources.order(release.worker_id, ReleaseOrder(release.keys))
+                self._orders.release(self._releases.popleft())
 
     async def _until_durable(self) -> None:
         """Wait until all events so far are durable, however long storage is away."""

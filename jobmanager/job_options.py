@@ -24,6 +24,8 @@ def scheduler_options(config: Configuration) -> SchedulerOptions:
         slot_request_timeout_s=config.get(options.SLOT_REQUEST_TIMEOUT),
         cancellation_timeout_s=config.get(options.TASK_CANCELLATION_TIMEOUT)
         + CANCELLATION_MARGIN_S,
+        shuffle_mode=config.get(options.SHUFFLE_MODE),
+        recovery_enabled=config.get(options.BATCH_JOB_RECOVERY_ENABLED),
         restart_wait_s=config.get(options.BATCH_JOB_RECOVERY_TASKMANAGER_RESTART_TIMEOUT),
         adaptive=AdaptiveParallelism(
             config.get(options.AUTO_PARALLELISM_MIN_PARALLELISM),

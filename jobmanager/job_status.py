@@ -114,6 +114,20 @@ def _vertex_status(owner: ExecutionJobVertex) -> jobmanager_pb2.VertexStatus:
     )
 
 
+def held_by_workers(graphs: Iterable[ExecutionGraph]) -> dict[str, tuple[int, int]]:
+    """How many finished partitions each worker holds of these jobs, and their bytes."""
+    held: dict[str, tuple[int, int]] = {}
+    for graph in graphs:
+        for vertex in graph.all_subtasks():
+            if vertex.finished is not None and vertex.available:
+                count, size = held.get(vertex.stored_at, (0, 0))
+                held[vertex.stored_at] = (
+                    count + len(vertex.finished.partitions),
+                    size + execution_bytes(vertex.finished),
+                )
+    return held
+
+
 def execution_bytes(execution: common_pb2.FinishedExecution) -> int:
     """Bytes of an execution's partitions on disk."""
     return sum(partition.data_bytes for partition in execution.partitions)

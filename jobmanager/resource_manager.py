@@ -71,12 +71,25 @@ class ResourceManager:
     # Workers
 
     def workers(self) -> list[WorkerConnection]:
-        """The registered TaskManagers, by resource id."""
+        """The registered TaskManagers and shuffle services, by resource id."""
         return [self._workers[worker_id] for worker_id in sorted(self._workers)]
+
+    def taskmanagers(self) -> list[WorkerConnection]:
+        """Those of them that have slots."""
+        return [worker for worker in self.workers() if not worker.is_shuffle_service]
+
+    def shuffle_services(self) -> list[WorkerConnection]:
+        """Those of them that are shuffle services."""
+        return [worker for worker in self.workers() if worker.is_shuffle_service]
+
+    @property
+    def shuffle_service_count(self) -> int:
+        """How many of the registered workers are shuffle services."""
+        return sum(worker.is_shuffle_service for worker in self._workers.values())
 
     @property
     def worker_count(self) -> int:
-        """How many TaskManagers are registered."""
+        """How many workers are registered."""
         return len(self._workers)
 
     def worker(self, worker_id: str) -> WorkerConnection | None:
@@ -315,6 +328,25 @@ class ResourceManager:
             disk_free_bytes=worker.facts.disk_free_bytes,
             loop_lag_ms=worker.facts.loop_lag_ms,
             partition_bytes_over=worker.facts.partition_bytes_over,
+        )
+
+    def describe_shuffle_service(
+        self, worker: WorkerConnection, partitions: int, partition_bytes: int
+    ) -> jobmanager_pb2.ShuffleServiceStatus:
+        """A shuffle service as a client sees it."""
+        age_s = self._runtime.clock.monotonic_s() - worker.facts.last_heartbeat_s
+        load = worker.facts.shuffle or taskmanager_pb2.ShuffleServiceLoad()
+        return jobmanager_pb2.ShuffleServiceStatus(
+            resource_id=worker.worker_id,
+            incarnation=worker.incarnation,
+            address=worker.address,
+            data_address=worker.data_address,
+            heartbeat_age_ms=round(age_s * 1000),
+            partitions=partitions,
+            partition_bytes=partition_bytes,
+            room_bytes=load.room_bytes,
+            open_puts=load.open_puts,
+            draining=load.draining,
         )
 
 

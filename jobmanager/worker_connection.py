@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import grpc
@@ -16,13 +16,22 @@ from holdover.coordination.heartbeat import RpcFailureCounter
 from holdover.ids import AttemptKey
 from holdover.runtime import Runtime
 from holdover.runtime.log import Log
-from holdover.v1 import taskmanager_pb2, taskmanager_pb2_grpc
+from holdover.v1 import (
+    common_pb2,
+    shuffle_service_pb2,
+    shuffle_service_pb2_grpc,
+    taskmanager_pb2,
+    taskmanager_pb2_grpc,
+)
+from jobmanager.scheduler.signals import ShuffleLoad
 
 DEPLOY_BYTES_MAX = 3 * 1024 * 1024
 KEYS_PER_CALL_MAX = 1000
 RETRY_DELAY_S = 0.1
 #: A TaskManager that looks for a leader tries at least once a second.
 REGISTER_AGAIN_TIMEOUT_S = 3.0
+#: How long one attempt's output may take to be copied from a shuffle service to another.
+COPY_TIMEOUT_S = 600.0
 
 _log = Log(__name__)
 
@@ -57,6 +66,10 @@ class ReleaseJobOrder:
     job_id: str
 
 
+class CopyingEnded(Exception):
+    """A shuffle service copies no more; says why."""
+
+
 Order = DeployOrder | CancelOrder | ReleaseOrder | ReleaseJobOrder
 
 
@@ -69,6 +82,8 @@ class WorkerFacts:
     #: Of finished partitions, beyond what it is to hold.
     partition_bytes_over: int = 0
     last_heartbeat_s: float = 0.0
+    #: Of a shuffle service.
+    shuffle: taskmanager_pb2.ShuffleServiceLoad | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +97,7 @@ class WorkerCallbacks:
 
 
 class WorkerConnection:
-    """One registration of one TaskManager."""
+    """One registration of one TaskManager, or of one shuffle service: a worker without slots."""
 
     def __init__(
         self,
@@ -100,7 +115,11 @@ class WorkerConnection:
         self.data_address = header.data_address
         self.slots = header.slots
         self.registration_id = registration_id
-        self.facts = WorkerFacts(last_heartbeat_s=runtime.clock.monotonic_s())
+        self.is_shuffle_service = header.kind == common_pb2.WORKER_KIND_SHUFFLE_SERVICE
+        self.facts = WorkerFacts(
+            last_heartbeat_s=runtime.clock.monotonic_s(),
+            shuffle=header.shuffle if self.is_shuffle_service else None,
+        )
         #: Set once the TaskManager knows that it is registered: only then it takes tasks.
         self.session_open = False
         self.closed = asyncio.Event()
@@ -111,9 +130,20 @@ class WorkerConnection:
         self._failures = RpcFailureCounter(failure_threshold)
         self._callbacks = callbacks
         self._channel = runtime.network.channel(header.address)
-        self._stub = taskmanager_pb2_grpc.TaskExecutorStub(self._channel)
+        self._executor = taskmanager_pb2_grpc.TaskExecutorStub(self._channel)
+        self._copier = shuffle_service_pb2_grpc.ShuffleServiceStub(self._channel)
+        #: Both kinds of workers hold partitions, and answer to the same calls about them.
+        self._holder = self._copier if self.is_shuffle_service else self._executor
         self._orders: deque[Order] = deque()
         self._wake = asyncio.Event()
+
+    @property
+    def shuffle_load(self) -> ShuffleLoad | None:
+        """What a shuffle service last told, as jobs want it; None for a TaskManager."""
+        told = self.facts.shuffle
+        if told is None:
+            return None
+        return ShuffleLoad(told.room_bytes, told.open_puts, told.draining)
 
     @property
     def orders_waiting(self) -> int:
@@ -150,6 +180,39 @@ class WorkerConnection:
         # A closed connection has nothing left to do; its owner cancels this loop.
         await asyncio.Event().wait()
 
+    async def copy_partitions(
+        self, keys: tuple[AttemptKey, ...], target: common_pb2.PartitionLocation
+    ) -> AsyncIterator[shuffle_service_pb2.CopyPartitionsResponse]:
+        """Have a shuffle service copy attempts' output to another; says of each when it is over.
+
+        Beside the queue of orders: it may take long. Raises `CopyingEnded` when not all are over.
+        """
+        request = shuffle_service_pb2.CopyPartitionsRequest(
+            leader_epoch=self._epoch,
+            registration_id=self.registration_id,
+            attempts=[key.to_proto() for key in keys],
+            target=target,
+        )
+        answers = aiter(self._copier.CopyPartitions(request, timeout=COPY_TIMEOUT_S * len(keys)))
+        try:
+            for _ in keys:
+                async with asyncio.timeout(COPY_TIMEOUT_S):
+                    answer = await anext(answers, None)
+                if answer is None:
+                    raise CopyingEnded("the shuffle service ended the call")
+                yield answer
+        except TimeoutError as error:
+            raise CopyingEnded(f"no answer for {COPY_TIMEOUT_S:g} s") from error
+        except grpc.aio.AioRpcError as error:
+            self._failed(error)
+            raise CopyingEnded(error.details() or error.code().name) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if not self.closed.is_set() or (task is not None and task.cancelling()):
+                raise
+            # Not this task was cancelled, but the call, with its channel.
+            raise CopyingEnded("the shuffle service is gone") from error
+
     async def confirm(self) -> None:
         """Ask whether the TaskManager lives, until it answers or counts as lost."""
         request = taskmanager_pb2.PingRequest(
@@ -157,7 +220,7 @@ class WorkerConnection:
         )
         while not self.closed.is_set():
             try:
-                answer = await self._stub.Ping(request, timeout=self._call_timeout_s)
+                answer = await self._holder.Ping(request, timeout=self._call_timeout_s)
             except grpc.aio.AioRpcError as error:
                 self._failed(error)
                 await asyncio.sleep(RETRY_DELAY_S)
@@ -233,7 +296,7 @@ class WorkerConnection:
             registration_id=self.registration_id,
             tasks=[order.task for order in orders],
         )
-        answer = await self._stub.DeployTasks(request, timeout=self._call_timeout_s)
+        answer = await self._executor.DeployTasks(request, timeout=self._call_timeout_s)
         refusals = {AttemptKey.from_proto(r.attempt): r.reason for r in answer.refusals}
         for order in orders:
             reason = refusals.get(AttemptKey.from_proto(order.task.attempt))
@@ -245,7 +308,7 @@ class WorkerConnection:
         request = taskmanager_pb2.CancelTasksRequest(
             leader_epoch=self._epoch, attempts=[order.key.to_proto() for order in orders]
         )
-        answer = await self._stub.CancelTasks(request, timeout=self._call_timeout_s)
+        answer = await self._executor.CancelTasks(request, timeout=self._call_timeout_s)
         unknown = {AttemptKey.from_proto(attempt) for attempt in answer.unknown}
         for order in orders:
             if order.key in unknown:
@@ -256,12 +319,12 @@ class WorkerConnection:
             leader_epoch=self._epoch,
             attempts=[key.to_proto() for order in orders for key in order.keys],
         )
-        await self._stub.ReleasePartitions(request, timeout=self._call_timeout_s)
+        await self._holder.ReleasePartitions(request, timeout=self._call_timeout_s)
 
     async def _release_job(self, order: Order) -> None:
         assert isinstance(order, ReleaseJobOrder)
         request = taskmanager_pb2.ReleaseJobRequest(leader_epoch=self._epoch, job_id=order.job_id)
-        await self._stub.ReleaseJob(request, timeout=self._call_timeout_s)
+        await self._holder.ReleaseJob(request, timeout=self._call_timeout_s)
 
 
 def _order_bytes(order: Order) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import grpc
 import grpc.aio
@@ -47,8 +47,7 @@ class Inventory:
             raise ValueError(f"unexpected part {part!r} in a registration")
         if part == "header":
             resource_id(message.header.resource_id)
-            if not message.header.incarnation or message.header.slots < 1:
-                raise ValueError("header: incarnation and slots must be given")
+            _check_header(message.header)
             self.header = message.header
         elif part == "inventory":
             self._add_chunk(message.inventory)
@@ -71,6 +70,38 @@ class Inventory:
         self._running_count += len(chunk.running)
         if self._finished_count > INVENTORY_EXECUTIONS_MAX:
             raise ValueError(f"more than {INVENTORY_EXECUTIONS_MAX} finished executions")
+
+
+def _check_header(header: taskmanager_pb2.RegisterHeader) -> None:
+    if not header.incarnation:
+        raise ValueError("header: incarnation must be given")
+    if header.kind == common_pb2.WORKER_KIND_SHUFFLE_SERVICE:
+        if header.slots or not header.HasField("shuffle"):
+            raise ValueError("header: a shuffle service has no slots, and says its load")
+    elif header.slots < 1:
+        raise ValueError("header: slots must be given")
+
+
+async def _tell_load(
+    services: LeadershipServices, worker: WorkerConnection, job_ids: Iterable[str]
+) -> bool:
+    """Every job that uses shuffle services hears how one is.
+
+    Returns whether nobody needs what it holds of these jobs, nor writes to it. A job that is known
+    and does not run (it is parked) may go on later.
+    """
+    load = worker.shuffle_load
+    if load is None:
+        return False
+    masters = services.dispatcher.masters()
+    for master in masters:
+        if master.scheduler.core.shuffle.external:
+            await master.room()
+            master.post(sig.ShuffleLoadTold(worker.worker_id, load))
+    if not load.draining or any(m.scheduler.needs_worker(worker.worker_id) for m in masters):
+        return False
+    dispatcher = services.dispatcher
+    return all(dispatcher.master(job) or not dispatcher.knows(job) for job in job_ids)
 
 
 async def _make_room(
@@ -155,6 +186,7 @@ class WorkerService(taskmanager_pb2_grpc.ResourceManagerServicer):
                     refreshed,
                     inventory.finished.get(master.job_id, ()),
                     inventory.running.get(master.job_id, ()),
+                    worker.shuffle_load,
                 )
             )
             rejected.extend(
@@ -179,6 +211,9 @@ class WorkerService(taskmanager_pb2_grpc.ResourceManagerServicer):
         worker.facts.loop_lag_ms = request.loop_lag_ms
         worker.facts.partition_bytes_over = request.partition_bytes_over
         services.resources.heartbeat(worker)
+        if worker.is_shuffle_service:
+            worker.facts.shuffle = request.shuffle
+            answer.drained = await _tell_load(services, worker, request.job_ids)
         answer.ended_job_ids.extend(
             job_id for job_id in request.job_ids if not services.dispatcher.knows(job_id)
         )

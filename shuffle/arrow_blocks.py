@@ -31,14 +31,25 @@ def write_options(compression: str) -> ipc.IpcWriteOptions:
 
 def encode_block(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> pa.Buffer:
     """The batch as one encapsulated message, padded to BLOCK_ALIGNMENT_BYTES with zeros."""
-    # Only a stream writer compresses; what it writes first is the schema, which is cut off.
-    sink = pa.BufferOutputStream()
     schema_bytes = batch.schema.serialize().size
+    if options.compression is None:
+        # Its size is known: a buffer that grows would copy the rows more than once.
+        size = schema_bytes + ipc.get_record_batch_size(batch)
+        block = pa.allocate_buffer(size + -(size - schema_bytes) % BLOCK_ALIGNMENT_BYTES)
+        _write_block(pa.FixedSizeBufferWriter(block), batch, options, schema_bytes)
+        return block.slice(schema_bytes)
+    sink = pa.BufferOutputStream()
+    _write_block(sink, batch, options, schema_bytes)
+    return sink.getvalue().slice(schema_bytes)
+
+
+def _write_block(
+    sink: pa.NativeFile, batch: pa.RecordBatch, options: ipc.IpcWriteOptions, schema_bytes: int
+) -> None:
+    # Only a stream writer compresses; what it writes first is the schema, which is cut off.
     writer = ipc.new_stream(sink, batch.schema, options=options)
     writer.write_batch(batch)
-    padding = -(sink.tell() - schema_bytes) % BLOCK_ALIGNMENT_BYTES
-    sink.write(bytes(padding))
-    return sink.getvalue().slice(schema_bytes)
+    sink.write(bytes(-(sink.tell() - schema_bytes) % BLOCK_ALIGNMENT_BYTES))
 
 
 def decode_block(block: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
@@ -55,6 +66,20 @@ def crc32c(data: bytes | pa.Buffer) -> int:
         # The checksum function wants bytes that nobody can change meanwhile: a read-only alias.
         data = pa.foreign_buffer(data.address, data.size, base=data)
     return int(google_crc32c.value(data))
+
+
+def joined(buffers: Sequence[pa.Buffer]) -> pa.Buffer:
+    """One buffer of all bytes in order; the only one itself when it is alone."""
+    if len(buffers) == 1:
+        return buffers[0]
+    # Arrow keeps the memory of what it has freed; Python would ask the system for it each time.
+    whole = pa.allocate_buffer(sum(buffer.size for buffer in buffers))
+    view = memoryview(whole)
+    offset = 0
+    for buffer in buffers:
+        view[offset : offset + buffer.size] = memoryview(buffer)
+        offset += buffer.size
+    return whole
 
 
 def plain_type(data_type: pa.DataType) -> pa.DataType:

@@ -7,20 +7,17 @@ the inside of a task. `ResultWriter` is in a module of its own.
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 
 from holdover.runtime.transport_security import CredentialFiles
-from shuffle.errors import PartitionUnreachable, SchemasDiffer, ShuffleError
-from shuffle.flight import FetchedBlock, FetchInterrupted, FlightPartitionClient, PartitionStream
-from shuffle.partition_file import PartitionFile, columns_text, decoded_batch
+from shuffle.errors import SchemasDiffer
+from shuffle.flight_fetcher import FetchLimits, PartitionFetcher, PartitionSource
+from shuffle.partition_encoder import columns_text
+from shuffle.partition_file import PartitionFile, decoded_batch
 from shuffle.partition_name import partition_base
 from shuffle.result_writer import ResultOutput, ResultWriter
 
@@ -31,28 +28,6 @@ __all__ = [
     "ResultOutput",
     "ResultWriter",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSource:
-    """A partition to read, and the data address (host:port) of who holds it."""
-
-    name: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class FetchLimits:
-    """How far a reader runs ahead, and how long it tries to reach a holder that does not answer."""
-
-    #: Remote partitions that are fetched at the same time, the one that is being read included.
-    partitions_max: int = 2
-    #: Fetched bytes that wait to be read; one block more when the reader has nothing else to read.
-    ahead_bytes_max: int = 64 << 20
-    #: Without any progress for this long, a partition is unreachable (P41).
-    retry_timeout_s: float = 60.0
-    #: Bound of one Flight call; a call that is cut by it continues in the next.
-    call_timeout_s: float = 30.0
 
 
 class InputReader:
@@ -85,7 +60,7 @@ class InputReader:
         self._is_remote = frozenset(self._remote)
         self._limits = limits or FetchLimits()
         self._credentials = credentials
-        self._fetcher: _Fetcher | None = None
+        self._fetcher: PartitionFetcher | None = None
         self._position = 0
         self._opened: PartitionFile | None = None
         self._schema: pa.Schema | None = None
@@ -175,191 +150,8 @@ class InputReader:
         self._opened = None
         self._position += 1
 
-    def _started_fetcher(self) -> _Fetcher:
+    def _started_fetcher(self) -> PartitionFetcher:
         if self._fetcher is None:
             sources = {i: self._sources[i] for i in self._remote}
-            self._fetcher = _Fetcher(sources, self._range, self._limits, self._credentials)
+            self._fetcher = PartitionFetcher(sources, self._range, self._limits, self._credentials)
         return self._fetcher
-
-
-@dataclass(slots=True)
-class _Inbox:
-    """What has arrived of one partition and was not read yet."""
-
-    blocks: deque[FetchedBlock] = field(default_factory=deque)
-    #: True once `schema` says what the partition's header said.
-    has_schema: bool = False
-    schema: pa.Schema | None = None
-    ended: bool = False
-    error: BaseException | None = None
-
-
-class _Fetcher:
-    """Threads that fetch remote partitions in order, ahead of the reader but not far.
-
-    One condition guards all fields. The partition that is being read is always among those that
-    are fetched, and may always deliver a block when it has none waiting: the others can fill the
-    budget but not block it.
-    """
-
-    def __init__(
-        self,
-        sources: dict[int, PartitionSource],
-        subpartitions: tuple[int, int],
-        limits: FetchLimits,
-        credentials: CredentialFiles | None,
-    ) -> None:
-        self._sources = sources
-        self._range = subpartitions
-        self._limits = limits
-        self._credentials = credentials
-        self._changed = threading.Condition()
-        self._waiting = deque(sources)
-        self._inboxes = {position: _Inbox() for position in sources}
-        self._unread = deque(sources)
-        self._running = 0
-        self._ahead_bytes = 0
-        self._closed = False
-        self._clients: dict[str, FlightPartitionClient] = {}
-        self._streams: dict[int, PartitionStream] = {}
-        self._threads = [
-            threading.Thread(target=self._work, name=f"fetch-{i}", daemon=True)
-            for i in range(min(limits.partitions_max, len(sources)))
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    # --- the reader's side
-
-    def schema(self, position: int) -> pa.Schema | None:
-        """Waits for the header of a partition; raises what ended its fetch."""
-        inbox = self._inboxes[position]
-        with self._changed:
-            self._changed.wait_for(lambda: inbox.has_schema or inbox.ended)
-            if not inbox.has_schema and inbox.error is not None:
-                raise inbox.error
-            return inbox.schema
-
-    def blocks(self, position: int) -> Iterator[FetchedBlock]:
-        """The blocks of a partition as they arrive; raises what ended its fetch."""
-        inbox = self._inboxes[position]
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: bool(inbox.blocks) or inbox.ended)
-                if not inbox.blocks:
-                    if inbox.error is not None:
-                        raise inbox.error
-                    return
-                block = inbox.blocks.popleft()
-                self._ahead_bytes -= block.data.size
-                self._changed.notify_all()
-            yield block
-
-    def done_with(self, position: int) -> None:
-        """The reader goes on to the next partition: another one may be fetched."""
-        with self._changed:
-            self._unread.remove(position)
-            self._running -= 1
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Ends all fetches and waits, briefly, for the threads."""
-        with self._changed:
-            self._closed = True
-            streams = list(self._streams.values())
-            self._changed.notify_all()
-        for stream in streams:
-            stream.cancel()
-        for thread in self._threads:
-            thread.join(timeout=2.0)
-        for client in self._clients.values():
-            client.close()
-
-    # --- the threads' side
-
-    def _work(self) -> None:
-        while (position := self._next()) is not None:
-            error: BaseException | None = None
-            try:
-                self._fetch(position)
-            except Exception as failure:  # noqa: BLE001  (raised where the reader waits for it)
-                error = failure
-            with self._changed:
-                self._inboxes[position].ended = True
-                self._inboxes[position].error = error
-                self._changed.notify_all()
-
-    def _next(self) -> int | None:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._closed or not self._waiting or self._running < self._limits.partitions_max
-                )
-            )
-            if self._closed or not self._waiting:
-                return None
-            self._running += 1
-            return self._waiting.popleft()
-
-    def _fetch(self, position: int) -> None:
-        """Fetches a partition to its end, over as many calls as it takes."""
-        source = self._sources[position]
-        received = 0
-        progress_s = time.monotonic()
-        pause_s = 0.05
-        while not self._closed:
-            before = received
-            try:
-                for block in self._open_stream(position, received):
-                    self._deliver(position, block)
-                    received += 1
-                return
-            except FetchInterrupted as error:
-                interruption = error
-            finally:
-                with self._changed:
-                    self._streams.pop(position, None)
-            now_s = time.monotonic()
-            if received > before:
-                progress_s, pause_s = now_s, 0.05
-            if now_s - progress_s >= self._limits.retry_timeout_s:
-                raise PartitionUnreachable(source.name, source.address, str(interruption))
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed, timeout=pause_s)
-            pause_s = min(pause_s * 2, 1.0)
-
-    def _open_stream(self, position: int, start_block: int) -> PartitionStream:
-        source = self._sources[position]
-        with self._changed:
-            client = self._clients.get(source.address)
-            if client is None:
-                client = FlightPartitionClient(
-                    source.address,
-                    call_timeout_s=self._limits.call_timeout_s,
-                    files=self._credentials,
-                )
-                self._clients[source.address] = client
-        stream = client.fetch(source.name, *self._range, start_block)
-        with self._changed:
-            if self._closed:
-                stream.cancel()
-            self._streams[position] = stream
-            inbox = self._inboxes[position]
-            inbox.schema, inbox.has_schema = stream.schema, True
-            self._changed.notify_all()
-        return stream
-
-    def _deliver(self, position: int, block: FetchedBlock) -> None:
-        inbox = self._inboxes[position]
-        fits: Callable[[], bool] = lambda: (  # noqa: E731
-            self._closed
-            or self._ahead_bytes + block.data.size <= self._limits.ahead_bytes_max
-            or (self._unread[0] == position and not inbox.blocks)
-        )
-        with self._changed:
-            self._changed.wait_for(fits)
-            if self._closed:
-                raise ShuffleError(f"the reader of {self._sources[position].name} was closed")
-            inbox.blocks.append(block)
-            self._ahead_bytes += block.data.size
-            self._changed.notify_all()

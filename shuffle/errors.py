@@ -6,6 +6,7 @@ ShuffleError
         PartitionDamaged     it is there, but its bytes are not the ones that were written (P38)
     PartitionUnreachable     its holder did not answer in time; the data may be fine (P41)
     PartitionIncomplete      a writer was used after its commit or abort
+    OutputRefused            a shuffle service does not take an output; another one may
     ShuffleUsageError        the job is wrong, and running it again will not help
         MissingKeyColumn
         UnsupportedKeyType
@@ -58,6 +59,13 @@ class PartitionUnreachable(ShuffleError):
 
 class PartitionIncomplete(ShuffleError):
     """A writer was used after its commit or abort."""
+
+
+class OutputRefused(ShuffleError):
+    """A shuffle service did not take a task's output: it is full, leaves, or cannot be reached.
+
+    Nothing is wrong with the task: its subtask is to run again with another target.
+    """
 
 
 class ShuffleUsageError(ShuffleError):

@@ -14,7 +14,7 @@ import asyncio
 import errno
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -28,12 +28,19 @@ from holdover.runtime.errors import AddressInUse, AddressUnavailable
 from holdover.runtime.transport_security import CredentialFiles, Credentials
 from holdover.v1 import shuffle_pb2
 from shuffle.errors import PartitionDamaged, PartitionLost, PartitionNotFound, ShuffleError
-from shuffle.partition_file import check_block, check_data_size, read_index
+from shuffle.flight_connection import FlightConnection
+from shuffle.flight_index_cache import IndexCache
+from shuffle.flight_put import PutEndpoint
+from shuffle.partition_file import check_block, check_data_size
 from shuffle.partition_index import Block, Index, schema_from_bytes
 from shuffle.partition_name import DATA_SUFFIX
 
 #: Blocks that follow one another in the file travel together up to this many bytes.
 MESSAGE_BYTES_MAX = 2 << 20
+#: Partitions that one stream brings at most.
+PARTITIONS_MAX = 1_001
+#: Blocks whose places are remembered: those of 500 partitions of 500 subpartitions, some 40 MB.
+_INDEX_BLOCKS_MAX = 1 << 18
 #: Streams that one server reads files for at the same time; others wait.
 STREAMS_MAX = 128
 #: How long a stream waits for its turn before the client is told to ask again.
@@ -41,6 +48,7 @@ _TURN_TIMEOUT_S = 5.0
 _STOP_TIMEOUT_S = 5.0
 
 _BLOCKS_FIELD = pa.field("block", pa.large_binary(), nullable=False)
+_BLOCKS_SCHEMA = pa.schema([_BLOCKS_FIELD])
 _HEADER_KEY = b"holdover.fetch-header"
 _NOT_FOUND = b"not-found:"
 _DAMAGED = b"damaged:"
@@ -60,14 +68,21 @@ class FlightPartitionServer:
     """A running server of one process's partitions."""
 
     def __init__(
-        self, host: str, port: int, lookup: Lookup, credentials: Credentials | None = None
+        self,
+        host: str,
+        port: int,
+        lookup: Lookup,
+        credentials: Credentials | None = None,
+        puts: PutEndpoint | None = None,
     ) -> None:
         """Binds and serves at once. Raises AddressInUse or AddressUnavailable.
+
+        Without `puts` nothing can be put.
 
         With `credentials`, only over TLS, and only to who has a certificate as well.
         """
         try:
-            self._server = _Server(host, port, lookup, credentials)
+            self._server = _Server(host, port, lookup, credentials, puts)
         except _FLIGHT_FAILURES as error:
             raise _bind_error(host, port, str(error)) from error
         self.port: int = self._server.port
@@ -116,9 +131,16 @@ def _bind_error(host: str, port: int, reason: str) -> OSError:
 
 class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     def __init__(
-        self, host: str, port: int, lookup: Lookup, credentials: Credentials | None
+        self,
+        host: str,
+        port: int,
+        lookup: Lookup,
+        credentials: Credentials | None,
+        puts: PutEndpoint | None,
     ) -> None:
         self._lookup = lookup
+        self._puts = puts
+        self._indexes = IndexCache(_INDEX_BLOCKS_MAX)
         self._turns = threading.BoundedSemaphore(STREAMS_MAX)
         self.stopping = threading.Event()
         if credentials is None:
@@ -135,19 +157,48 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         """Answers a FetchTicket with a header and the blocks that it names."""
         try:
             request = shuffle_pb2.FetchTicket.FromString(ticket.ticket)
+            if request.more:
+                return self._get_many([request, *request.more])
             path, index, blocks = self._find(request)
         except PartitionLost as error:
             raise _server_error(error) from error
         except (DecodeError, ValueError) as error:
             raise pa.ArrowInvalid(f"bad fetch ticket: {error}") from error
-        header = shuffle_pb2.FetchHeader(
-            schema=index.schema_bytes,
-            length=[block.length for block in blocks],
-            crc32c=[block.crc32c for block in blocks],
-            rows=[block.rows for block in blocks],
-        )
+        header = _header(index, blocks)
         schema = pa.schema([_BLOCKS_FIELD], metadata={_HEADER_KEY: header.SerializeToString()})
         return flight.GeneratorStream(schema, self._messages(path, index.name, blocks, schema))
+
+    def _get_many(self, requests: list[shuffle_pb2.FetchTicket]) -> flight.FlightDataStream:
+        if len(requests) > PARTITIONS_MAX:
+            raise ValueError(f"{len(requests)} partitions are more than {PARTITIONS_MAX}")
+        return flight.GeneratorStream(_BLOCKS_SCHEMA, self._many(requests))
+
+    def _many(self, requests: list[shuffle_pb2.FetchTicket]) -> Iterator[Any]:
+        """Partition after partition: one file is open at a time, whatever their number."""
+        for request in requests:
+            try:
+                path, index, blocks = self._find(request)
+            except PartitionLost as error:
+                raise _server_error(error) from error
+            except ValueError as error:
+                raise pa.ArrowInvalid(f"bad fetch ticket: {error}") from error
+            yield _no_blocks(), pa.py_buffer(_header(index, blocks).SerializeToString())
+            yield from self._messages(path, index.name, blocks, _BLOCKS_SCHEMA)
+
+    def do_put(
+        self, _context: object, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
+    ) -> None:
+        """Takes a partition, which a PutHeader describes."""
+        self._endpoint().do_put(descriptor.command, reader, writer)
+
+    def do_action(self, _context: object, action: flight.Action) -> list[flight.Result]:
+        """Publishes or discards what an attempt has put."""
+        return [flight.Result(self._endpoint().do_action(action.type, action.body.to_pybytes()))]
+
+    def _endpoint(self) -> PutEndpoint:
+        if self._puts is None:
+            raise pa.ArrowInvalid("nothing can be put here: this is not a shuffle service")
+        return self._puts
 
     def _find(self, request: shuffle_pb2.FetchTicket) -> tuple[str, Index, list[Block]]:
         name = request.partition_name
@@ -155,7 +206,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         if held_at is None:
             raise PartitionNotFound(name)
         base = held_at.removesuffix(DATA_SUFFIX)
-        index = read_index(base, name)
+        index = self._indexes.read(base, name)
         # Said with the header, before a reader has done any work for nothing.
         check_data_size(base + DATA_SUFFIX, index)
         blocks = index.range(request.first_subpartition, request.end_subpartition)
@@ -181,6 +232,19 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             raise _server_error(error) from error
         finally:
             self._turns.release()
+
+
+def _header(index: Index, blocks: list[Block]) -> shuffle_pb2.FetchHeader:
+    return shuffle_pb2.FetchHeader(
+        schema=index.schema_bytes,
+        length=[block.length for block in blocks],
+        crc32c=[block.crc32c for block in blocks],
+        rows=[block.rows for block in blocks],
+    )
+
+
+def _no_blocks() -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], pa.large_binary())], schema=_BLOCKS_SCHEMA)
 
 
 def _server_error(error: PartitionLost) -> flight.FlightServerError:
@@ -243,12 +307,7 @@ class FlightPartitionClient:
         """`address` is host:port. With `files`, over TLS; each fetch knows what is new in them."""
         self.address = address
         self._call_timeout_s = call_timeout_s
-        self._files = files
-        self._lock = threading.Lock()
-        # Clients of older credentials, whose streams may still be read.
-        self._old: list[Any] = []
-        self._version = 0
-        self._client: Any = None
+        self._connection = FlightConnection(address, files)
 
     def __enter__(self) -> Self:
         return self
@@ -263,9 +322,7 @@ class FlightPartitionClient:
 
     def close(self) -> None:
         """Ends the connection."""
-        for client in (*self._old, self._client):
-            if client is not None:
-                client.close()
+        self._connection.close()
 
     def fetch(
         self, name: str, first_subpartition: int, end_subpartition: int, start_block: int = 0
@@ -283,7 +340,9 @@ class FlightPartitionClient:
         )
         options = flight.FlightCallOptions(timeout=self._call_timeout_s)
         try:
-            reader = self._connected().do_get(flight.Ticket(ticket.SerializeToString()), options)
+            reader = self._connection.client().do_get(
+                flight.Ticket(ticket.SerializeToString()), options
+            )
             metadata = reader.schema.metadata or {}
             header = shuffle_pb2.FetchHeader.FromString(metadata.get(_HEADER_KEY, b""))
             return PartitionStream(name, reader, header)
@@ -294,45 +353,70 @@ class FlightPartitionClient:
         except DecodeError as error:
             raise FetchInterrupted(f"{self.address} sent a bad header: {error}") from error
 
-    def _connected(self) -> Any:
-        with self._lock:
-            if self._files is None:
-                self._client = self._client or _flight_client(self.address)
-                return self._client
-            credentials = self._files.refresh()
-            if credentials.version != self._version:
-                if self._client is not None:
-                    self._old.append(self._client)
-                self._client = _flight_client(
-                    self.address, credentials, self._files.security.expected_name
-                )
-                self._version = credentials.version
-            return self._client
+    def fetch_many(
+        self,
+        names: Sequence[str],
+        first_subpartition: int,
+        end_subpartition: int,
+        start_block: int = 0,
+    ) -> PartitionsStream:
+        """Begins to fetch the same subpartitions of two to PARTITIONS_MAX partitions by one stream,
+        of the first of them only from `start_block` on.
 
-
-def _flight_client(
-    address: str, credentials: Credentials | None = None, expected_name: str = ""
-) -> Any:
-    # Reconnecting must not lag behind the server's return, and one reader's back-off is not to be
-    # shared with others (gRPC would share channels with equal arguments).
-    options: dict[str, Any] = {
-        "generic_options": [
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 1000),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-            ("grpc.use_local_subchannel_pool", 1),
+        Raises FetchInterrupted. What is said of one of them is raised where it would have come.
+        """
+        if not 2 <= len(names) <= PARTITIONS_MAX:
+            raise ValueError(f"{len(names)} partitions must be 2..{PARTITIONS_MAX}")
+        tickets = [
+            shuffle_pb2.FetchTicket(
+                partition_name=name,
+                first_subpartition=first_subpartition,
+                end_subpartition=end_subpartition,
+            )
+            for name in names
         ]
-    }
-    if credentials is None:
-        return flight.FlightClient(f"grpc+tcp://{address}", **options)
-    return flight.FlightClient(
-        f"grpc+tls://{address}",
-        tls_root_certs=credentials.ca,
-        cert_chain=credentials.certificate_chain,
-        private_key=credentials.private_key,
-        override_hostname=expected_name or None,
-        **options,
-    )
+        tickets[0].start_block = start_block
+        tickets[0].more.extend(tickets[1:])
+        options = flight.FlightCallOptions(timeout=self._call_timeout_s)
+        ticket = flight.Ticket(tickets[0].SerializeToString())
+        try:
+            return PartitionsStream(names, self._connection.client().do_get(ticket, options))
+        except _FLIGHT_FAILURES as error:
+            raise FetchInterrupted(f"{self.address} does not answer: {error}") from error
+
+
+class PartitionsStream:
+    """Several partitions in one stream, in the order in which they were asked for."""
+
+    def __init__(self, names: Sequence[str], reader: Any) -> None:
+        self._names = names
+        self._reader = reader
+
+    def cancel(self) -> None:
+        """Ends the fetch; may be called from any thread."""
+        self._reader.cancel()
+
+    def __iter__(self) -> Iterator[PartitionStream]:
+        """Each is to be read to its end before the next. Raises as `PartitionStream` does, with the
+        name of the partition that was to come."""
+        for name in self._names:
+            try:
+                chunk = self._reader.read_chunk()
+                if chunk.data.num_rows:
+                    raise FetchInterrupted(f"blocks came before the header of {name}")
+                described = chunk.app_metadata
+                header = shuffle_pb2.FetchHeader.FromString(
+                    described.to_pybytes() if described else b""
+                )
+            except StopIteration:
+                raise FetchInterrupted(f"the fetch ended before {name}") from None
+            except pa.ArrowInvalid as error:
+                raise ValueError(f"the fetch of {name} is refused: {error}") from error
+            except _FLIGHT_FAILURES as error:
+                raise _client_error(name, error) from error
+            except DecodeError as error:
+                raise FetchInterrupted(f"a bad header came for {name}: {error}") from error
+            yield PartitionStream(name, self._reader, header)
 
 
 class PartitionStream:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from holdover.runtime import PartitionServer
+from holdover.runtime import PartitionReceiver, PartitionServer
 from holdover.runtime.errors import AddressInUse
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import RestartPolicy, Supervisor
 from holdover.runtime.transport_security import LOOK_INTERVAL_S, CredentialFiles
+from holdover.v1.common_pb2 import FinishedExecution
 from shuffle.flight import FlightPartitionServer, Lookup
+from shuffle.flight_copy import copy_execution
+from shuffle.flight_put import PutEndpoint
+from shuffle.flight_result_target import ShuffleServiceTarget
 
 # Until the port that the last server had is free: its listener is closed at once.
 _BIND_PAUSE_S = 0.02
@@ -25,16 +29,31 @@ class FlightPartitionServers:
         """With `files`, they speak TLS, and only to who has a certificate as well."""
         self._files = files
 
-    async def start(self, host: str, port: int, lookup: Lookup) -> PartitionServer:
+    async def start(
+        self, host: str, port: int, lookup: Lookup, receiver: PartitionReceiver | None = None
+    ) -> PartitionServer:
         """Serves on `host`:`port` (0: a free one); `lookup` is called in foreign threads.
 
-        Raises AddressInUse or AddressUnavailable when it cannot be bound.
+        What is put goes to `receiver`. Raises AddressInUse or AddressUnavailable when it cannot be
+        bound.
         """
+        puts = None
+        if receiver is not None:
+            puts = PutEndpoint(receiver, asyncio.get_running_loop())
         if self._files is None:
-            return await asyncio.to_thread(FlightPartitionServer, host, port, lookup)
+            return await asyncio.to_thread(FlightPartitionServer, host, port, lookup, None, puts)
         current = self._files.current
-        server = await asyncio.to_thread(FlightPartitionServer, host, port, lookup, current)
-        return RenewedPartitionServer(server, host, lookup, self._files, current.version)
+        server = await asyncio.to_thread(FlightPartitionServer, host, port, lookup, current, puts)
+        return RenewedPartitionServer(server, host, lookup, self._files, current.version, puts)
+
+    async def copy(self, directory: str, execution: FinishedExecution, address: str) -> None:
+        """See `PartitionServers.copy`."""
+
+        def copy() -> None:
+            with ShuffleServiceTarget(address, files=self._files) as target:
+                copy_execution(directory, execution, target)
+
+        await asyncio.to_thread(copy)
 
 
 class RenewedPartitionServer:
@@ -52,12 +71,14 @@ class RenewedPartitionServer:
         lookup: Lookup,
         files: CredentialFiles,
         version: int,
+        puts: PutEndpoint | None,
     ) -> None:
         """`server` runs with the credentials of `version`."""
         self.port: int = server.port
         self._server: FlightPartitionServer | None = server
         self._host = host
         self._lookup = lookup
+        self._puts = puts
         self._files = files
         self._version = version
         self._supervisor = Supervisor("partition server", on_fatal=self._on_fatal)
@@ -85,7 +106,12 @@ class RenewedPartitionServer:
         while True:
             try:
                 server = await asyncio.to_thread(
-                    FlightPartitionServer, self._host, self.port, self._lookup, credentials
+                    FlightPartitionServer,
+                    self._host,
+                    self.port,
+                    self._lookup,
+                    credentials,
+                    self._puts,
                 )
             except AddressInUse:
                 await asyncio.sleep(_BIND_PAUSE_S)

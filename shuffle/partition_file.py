@@ -16,30 +16,10 @@ from typing import BinaryIO, Self
 
 import pyarrow as pa
 
-from holdover.v1 import shuffle_pb2
-from shuffle.arrow_blocks import (
-    crc32c,
-    decode_block,
-    encode_block,
-    plain_batch,
-    plain_schema,
-    write_options,
-)
-from shuffle.errors import (
-    PartitionDamaged,
-    PartitionIncomplete,
-    PartitionNotFound,
-    SchemasDiffer,
-)
-from shuffle.partition_index import (
-    INDEX_BYTES_MAX,
-    Block,
-    Index,
-    PartitionMetrics,
-    decode_index,
-    encode_index,
-    metrics_of,
-)
+from shuffle.arrow_blocks import crc32c, decode_block
+from shuffle.errors import PartitionDamaged, PartitionIncomplete, PartitionNotFound
+from shuffle.partition_encoder import BLOCK_BYTES_MAX, PartitionEncoder
+from shuffle.partition_index import INDEX_BYTES_MAX, Block, Index, PartitionMetrics, decode_index
 from shuffle.partition_name import (
     DATA_SUFFIX,
     INDEX_SUFFIX,
@@ -48,15 +28,11 @@ from shuffle.partition_name import (
     partition_base,
 )
 
-BLOCK_BYTES_MAX = 2 << 20
-SUBPARTITIONS_MAX = 1 << 16
 
-
-class PartitionWriter:
+class PartitionWriter(PartitionEncoder):
     """Writes one partition; nothing of it can be seen before `commit` returns.
 
-    Used by one thread. Batches of a subpartition keep their order. A writer that is neither
-    committed nor aborted leaves files of which nothing is ever offered.
+    A writer that is neither committed nor aborted leaves files of which nothing is ever offered.
     """
 
     def __init__(
@@ -70,63 +46,17 @@ class PartitionWriter:
         sync: bool = False,
     ) -> None:
         """`block_bytes_max` bounds a block before compression; `sync` survives power loss."""
-        if not 1 <= subpartitions <= SUBPARTITIONS_MAX:
-            raise ValueError(f"subpartitions {subpartitions} must be in 1..{SUBPARTITIONS_MAX}")
-        self.identity = identity
-        self._subpartitions = subpartitions
-        self._options = write_options(compression)
-        self._block_bytes_max = block_bytes_max
+        super().__init__(
+            identity, subpartitions, compression=compression, block_bytes_max=block_bytes_max
+        )
         self._sync = sync
         self._base = partition_base(shuffle_dir, identity.name)
-        self._input_schema: pa.Schema | None = None
-        self._schema: pa.Schema | None = None
-        self._blocks: list[Block] = []
-        self._offset = 0
         os.makedirs(os.path.dirname(self._base), exist_ok=True)
         # Open until commit or abort, which close it.
         self._file: BinaryIO | None = open(self._base + DATA_SUFFIX + PART_SUFFIX, "wb")  # noqa: SIM115
 
-    @property
-    def schema(self) -> pa.Schema | None:
-        """The schema that is stored, once it is known."""
-        return self._schema
-
-    def declare_schema(self, schema: pa.Schema) -> None:
-        """Fixes the schema, so that even a partition without rows has one.
-
-        Raises SchemasDiffer when another one was declared or written before.
-        """
-        if self._input_schema is None:
-            self._input_schema = schema
-            self._schema = plain_schema(schema)
-        elif not self._input_schema.equals(schema):
-            raise SchemasDiffer(
-                f"output {self.identity.output} of {self.identity.vertex}",
-                columns_text(self._input_schema),
-                columns_text(schema),
-            )
-
-    def write(self, subpartition: int, batch: pa.RecordBatch) -> None:
-        """Appends the rows to a subpartition, as blocks of about `block_bytes_max` at most.
-
-        Nothing is buffered: a caller with many small batches joins them first. Raises
-        SchemasDiffer, UnsupportedColumnType, PartitionIncomplete, and OSError of the disk.
-        """
-        if not 0 <= subpartition < self._subpartitions:
-            raise ValueError(f"subpartition {subpartition} must be in 0..{self._subpartitions - 1}")
-        self.declare_schema(batch.schema)
-        if self._schema is None or batch.num_rows == 0:
-            return
-        pieces = max(1, -(-batch.nbytes // self._block_bytes_max))
-        rows_max = -(-batch.num_rows // pieces)
-        for start in range(0, batch.num_rows, rows_max):
-            piece = plain_batch(batch.slice(start, rows_max), self._schema)
-            self._append(subpartition, encode_block(piece, self._options), piece.num_rows)
-
-    def _append(self, subpartition: int, block: pa.Buffer, rows: int) -> None:
-        self._open_file().write(block)
-        self._blocks.append(Block(subpartition, self._offset, block.size, crc32c(block), rows))
-        self._offset += block.size
+    def _store(self, data: pa.Buffer, block: Block) -> None:
+        self._open_file().write(data)
 
     def _open_file(self) -> BinaryIO:
         if self._file is None:
@@ -140,8 +70,7 @@ class PartitionWriter:
         published, and `abort` cleans up.
         """
         file = self._open_file()
-        message = self._index_message()
-        data = encode_index(message)
+        data = self._index()
         file.flush()
         if self._sync:
             os.fsync(file.fileno())
@@ -157,25 +86,7 @@ class PartitionWriter:
         self._file = None
         if self._sync:
             _sync_directory(os.path.dirname(self._base))
-        return metrics_of(self._blocks, self._subpartitions, self._offset, crc32c(data[:-4]))
-
-    def _index_message(self) -> shuffle_pb2.PartitionIndex:
-        schema = b"" if self._schema is None else self._schema.serialize().to_pybytes()
-        blocks = self._blocks
-        return shuffle_pb2.PartitionIndex(
-            partition_name=self.identity.name,
-            schema=schema,
-            subpartitions=self._subpartitions,
-            blocks=shuffle_pb2.BlockTable(
-                subpartition=[block.subpartition for block in blocks],
-                offset=[block.offset for block in blocks],
-                length=[block.length for block in blocks],
-                crc32c=[block.crc32c for block in blocks],
-                rows=[block.rows for block in blocks],
-            ),
-            data_bytes=self._offset,
-            rows=sum(block.rows for block in blocks),
-        )
+        return self._metrics(data)
 
     def abort(self) -> None:
         """Deletes what was written, also after a commit. May be called at any time, repeatedly."""
@@ -183,11 +94,6 @@ class PartitionWriter:
             self._file.close()
             self._file = None
         delete_partition_files(self._base)
-
-
-def columns_text(schema: pa.Schema) -> str:
-    """The columns of a schema for a message: "name type, ..."."""
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def _sync_directory(path: str) -> None:

@@ -75,6 +75,26 @@ class Index:
         return chosen
 
 
+def index_message(
+    name: str, schema: bytes, subpartitions: int, blocks: Sequence[Block]
+) -> shuffle_pb2.PartitionIndex:
+    """The index of partition `name` with these blocks in file order; `schema` is serialized."""
+    return shuffle_pb2.PartitionIndex(
+        partition_name=name,
+        schema=schema,
+        subpartitions=subpartitions,
+        blocks=shuffle_pb2.BlockTable(
+            subpartition=[block.subpartition for block in blocks],
+            offset=[block.offset for block in blocks],
+            length=[block.length for block in blocks],
+            crc32c=[block.crc32c for block in blocks],
+            rows=[block.rows for block in blocks],
+        ),
+        data_bytes=sum(block.length for block in blocks),
+        rows=sum(block.rows for block in blocks),
+    )
+
+
 def encode_index(message: shuffle_pb2.PartitionIndex) -> bytes:
     """The bytes of an index file."""
     body = message.SerializeToString(deterministic=True)

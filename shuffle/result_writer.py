@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
 from shuffle.arrow_blocks import concatenated, plain_batch, plain_schema
 from shuffle.errors import SchemasDiffer
-from shuffle.partition_file import BLOCK_BYTES_MAX, PartitionWriter, columns_text
+from shuffle.partition_encoder import BLOCK_BYTES_MAX, PartitionEncoder, columns_text
+from shuffle.partition_file import PartitionWriter
 from shuffle.partition_index import PartitionMetrics
 from shuffle.partition_name import PartitionIdentity
 from shuffle.partitioner import Partitioner
+
+
+class ResultTarget(Protocol):
+    """Where the partitions of an attempt are written to, when it is not a directory here."""
+
+    def open(
+        self,
+        identity: PartitionIdentity,
+        subpartitions: int,
+        *,
+        compression: str,
+        block_bytes_max: int,
+    ) -> PartitionEncoder:
+        """A writer for one partition."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +56,9 @@ class ResultWriter:
         buffer_bytes_max: int = 32 << 20,
         block_bytes_max: int = BLOCK_BYTES_MAX,
         sync: bool = False,
+        target: ResultTarget | None = None,
     ) -> None:
+        """Writes to `shuffle_dir`, or to `target` where there is one."""
         widest = max((output.partitioner.subpartitions for output in outputs), default=1)
         self._buffer_bytes_max = max(1, min(buffer_bytes_max, widest * block_bytes_max))
         self._buffer: list[pa.RecordBatch] = []
@@ -47,17 +66,26 @@ class ResultWriter:
         self._input_schema: pa.Schema | None = None
         self._schema: pa.Schema | None = None
         self._partitioners = [output.partitioner for output in outputs]
-        self._writers = [
-            PartitionWriter(
-                shuffle_dir,
-                output.identity,
-                output.partitioner.subpartitions,
-                compression=compression,
-                block_bytes_max=block_bytes_max,
-                sync=sync,
-            )
-            for output in outputs
-        ]
+        self._writers: list[PartitionEncoder] = []
+        for output in outputs:
+            identity, subpartitions = output.identity, output.partitioner.subpartitions
+            if target is None:
+                writer: PartitionEncoder = PartitionWriter(
+                    shuffle_dir,
+                    identity,
+                    subpartitions,
+                    compression=compression,
+                    block_bytes_max=block_bytes_max,
+                    sync=sync,
+                )
+            else:
+                writer = target.open(
+                    identity,
+                    subpartitions,
+                    compression=compression,
+                    block_bytes_max=block_bytes_max,
+                )
+            self._writers.append(writer)
         #: Rows written so far.
         self.rows = 0
 
@@ -101,7 +129,9 @@ class ResultWriter:
                 writer.write(subpartition, piece)
 
     def commit(self) -> tuple[PartitionMetrics, ...]:
-        """Publishes the partitions, one after another; the metrics are in the order of outputs.
+        """Completes the partitions, one after another; the metrics are in the order of outputs.
+
+        Those in a directory are published by it; those of a target when their attempt is.
 
         When it raises, `abort` deletes also those that were published already.
         """

@@ -27,13 +27,15 @@ from jobmanager.job_manager import FatalError, JobManager
 from jobmanager.job_master import JobMaster
 from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.signals import Signal
+from shuffle.partition_store import PartitionStore
+from shuffle.service_process import ShuffleServiceProcess
 from simulator.world.etcd import SimulatedEtcd
 from simulator.world.leader_service import SimulatedLeaderService
 from simulator.world.process import Host, Process, ProcessState
 from simulator.world.world import World
 from taskmanager.process import TaskManager
 
-Role = Literal["jobmanager", "taskmanager", "leader-service"]
+Role = Literal["jobmanager", "taskmanager", "shuffle-service", "leader-service"]
 
 JOBMANAGER_PORT = 6123
 STORAGE_DIRECTORY = "/shared/holdover"
@@ -64,6 +66,9 @@ class ClusterSettings:
     taskmanager_start_s: float = 1.0
     jobmanager_restart_s: float | None = 1.0
     taskmanager_restart_s: float | None = 1.0
+    shuffle_services: int = 0
+    shuffle_service_start_s: float = 1.0
+    shuffle_service_restart_s: float | None = 1.0
     options: Mapping[str, str] = field(default_factory=dict)
     #: None: JobManagers elect their leader by a locked file, and there is no leader service.
     lease_ttl_s: float | None = None
@@ -82,6 +87,7 @@ class Node:
     process: Process | None = None
     jobmanager: JobManager | None = None
     taskmanager: TaskManager | None = None
+    shuffle_service: ShuffleServiceProcess | None = None
     #: Orders the present life to end; None while there is none to order.
     stop_order: Callable[[], None] | None = None
     #: Faults that keep it dead, whatever the restart policy says.
@@ -93,6 +99,14 @@ class Node:
     def alive(self) -> bool:
         """Whether a process runs (or is paused)."""
         return self.process is not None and self.process.alive
+
+    @property
+    def finished(self) -> PartitionStore | None:
+        """What a TaskManager or a shuffle service holds; None before it serves."""
+        if self.taskmanager is not None:
+            return self.taskmanager.finished
+        service = self.shuffle_service.service if self.shuffle_service is not None else None
+        return service.finished if service is not None else None
 
     @property
     def runs(self) -> bool:
@@ -126,6 +140,10 @@ class SimulatedCluster:
             Node(f"tm-{i}", "taskmanager", world.host(f"tm-{i}", rack_name(i, settings.racks)))
             for i in range(1, settings.taskmanagers + 1)
         ]
+        self.shuffle_services = [
+            Node(f"ss-{i}", "shuffle-service", world.host(f"ss-{i}"))
+            for i in range(1, settings.shuffle_services + 1)
+        ]
         self._by_name = {node.name: node for node in self.machines()}
         self._client_host = world.host("client")
         #: The last state of each job that a leader has had it in ("RUNNING").
@@ -142,9 +160,10 @@ class SimulatedCluster:
         self._stepped = asyncio.Event()
 
     def nodes(self) -> Iterator[Node]:
-        """JobManagers, then TaskManagers."""
+        """JobManagers, then TaskManagers, then shuffle services."""
         yield from self.jobmanagers
         yield from self.taskmanagers
+        yield from self.shuffle_services
 
     def node(self, name: str) -> Node:
         """The node of that name."""
@@ -176,11 +195,15 @@ class SimulatedCluster:
             return
         process = self.world.process(node.host, node.name)
         node.process = process
-        node.jobmanager = node.taskmanager = node.stop_order = None
+        self._forget_life(node)
         process.on_end(lambda: self._ended(node, process))
         for observer in self.on_start:
             observer(node)
-        run = self._run_jobmanager if node.role == "jobmanager" else self._run_taskmanager
+        run = {
+            "jobmanager": self._run_jobmanager,
+            "taskmanager": self._run_taskmanager,
+            "shuffle-service": self._run_shuffle_service,
+        }[node.role]
         self._spawn(node, process, run(node, process))
 
     def hold_down(self, node: Node, end: Callable[[Node], None]) -> None:
@@ -207,6 +230,12 @@ class SimulatedCluster:
         else:
             self.kill_node(node)
 
+    def drain_node(self, node: Node) -> None:
+        """An operator wants a shuffle service to leave; no-op before it serves."""
+        service = node.shuffle_service.service if node.shuffle_service is not None else None
+        if service is not None and node.process is not None and node.alive:
+            self._in(node.process, service.drain)
+
     def kill_node(self, node: Node) -> None:
         """SIGKILL; no-op while no process lives."""
         if node.process is not None and node.alive:
@@ -222,7 +251,10 @@ class SimulatedCluster:
         if node.process is process:
             for observer in self.on_death:
                 observer(node)
-            node.jobmanager = node.taskmanager = node.stop_order = None
+            self._forget_life(node)
+
+    def _forget_life(self, node: Node) -> None:
+        node.jobmanager = node.taskmanager = node.shuffle_service = node.stop_order = None
 
     def _spawn(self, node: Node, process: Process, main: Coroutine[Any, Any, None]) -> None:
         ended = functools.partial(self._main_ended, node, process)
@@ -237,11 +269,11 @@ class SimulatedCluster:
             process.context.run(self.world.loop.call_exception_handler, failure)
         process.end()
         settings = self.settings
-        delay_s = (
-            settings.jobmanager_restart_s
-            if node.role == "jobmanager"
-            else settings.taskmanager_restart_s
-        )
+        delay_s = {
+            "jobmanager": settings.jobmanager_restart_s,
+            "taskmanager": settings.taskmanager_restart_s,
+            "shuffle-service": settings.shuffle_service_restart_s,
+        }[node.role]
         if delay_s is None and self.healed:
             delay_s = _HEALED_RESTART_S
         if delay_s is not None:
@@ -291,6 +323,26 @@ class SimulatedCluster:
             _log.error("taskmanager ends", exception=error)
         if taskmanager.failed.done() and (failure := taskmanager.failed.exception()) is not None:
             _log.error("taskmanager ends", exception=failure)
+
+    async def _run_shuffle_service(self, node: Node, process: Process) -> None:
+        """What `python -m shuffle` does."""
+        runtime = self.world.runtime(process)
+        await asyncio.sleep(self.settings.shuffle_service_start_s)
+        config = self.shuffle_service_configuration(node)
+        stop = asyncio.Event()
+        node.stop_order = lambda: self._in(process, stop.set)
+        service = ShuffleServiceProcess(runtime, config, self._leader_service_of(runtime))
+        node.shuffle_service = service
+        try:
+            await service.start()
+            stopping = asyncio.ensure_future(stop.wait())
+            stopped = asyncio.ensure_future(service.stopped())
+            await asyncio.wait((stopping, stopped), return_when=asyncio.FIRST_COMPLETED)
+            await service.stop("it was told to stop" if stop.is_set() else stopped.result())
+        except OSError as error:
+            _log.error("shuffle service ends", exception=error)
+        if service.failed.done() and (failure := service.failed.exception()) is not None:
+            _log.error("shuffle service ends", exception=failure)
 
     def _leader_service_of(self, runtime: Runtime) -> LeaderService:
         if self._lease_service is None:
@@ -351,6 +403,23 @@ class SimulatedCluster:
                 "taskmanager.data.port": "6121",
                 "taskmanager.resource-id": node.name,
                 "taskmanager.numberOfTaskSlots": str(self.settings.slots),
+                "io.tmp.dirs": LOCAL_DIRECTORY,
+                "high-availability.storageDir": STORAGE_DIRECTORY,
+            }
+        )
+
+    def shuffle_service_configuration(self, node: Node) -> Configuration:
+        """The options of a shuffle service."""
+        return Configuration.of(
+            {
+                **self.settings.options,
+                "jobmanager.rpc.address": self.jobmanagers[0].host.name,
+                "jobmanager.rpc.port": str(JOBMANAGER_PORT),
+                "shuffle.service.host": node.host.name,
+                "shuffle.service.bind-host": "0.0.0.0",
+                "shuffle.service.rpc.port": "6122",
+                "shuffle.service.data.port": "6121",
+                "shuffle.service.resource-id": node.name,
                 "io.tmp.dirs": LOCAL_DIRECTORY,
                 "high-availability.storageDir": STORAGE_DIRECTORY,
             }

@@ -18,12 +18,13 @@ from simulator.invariants.view import (
     LeaderView,
     OrderQueue,
     RunningJob,
+    ServiceFacts,
     SubmittedJob,
     WorkerView,
     WrittenLog,
 )
 from simulator.workloads import committed_output, expected_rows
-from simulator.world.process import ProcessState
+from simulator.world.process import Process, ProcessState
 
 
 class SimulatedClusterView:
@@ -114,7 +115,8 @@ class SimulatedClusterView:
 
     def workers(self) -> Sequence[WorkerView]:
         """See `ClusterView`."""
-        return [view for node in self._cluster.taskmanagers if (view := self._worker_view(node))]
+        nodes = (*self._cluster.taskmanagers, *self._cluster.shuffle_services)
+        return [view for node in nodes if (view := self._worker_view(node))]
 
     def worker(self, worker_id: str) -> WorkerView | None:
         """See `ClusterView`."""
@@ -138,7 +140,32 @@ class SimulatedClusterView:
         mixed = committed_output(self._world.storages.shared, job.graph).mixed
         return [(job.graph.vertices[place].vertex_id, subtask) for place, subtask in mixed]
 
+    def _service_view(self, node: Node, process: Process) -> WorkerView | None:
+        """A shuffle service: a worker without slots."""
+        service = node.shuffle_service.service if node.shuffle_service is not None else None
+        if service is None:
+            return None
+        registration = service.connection.current
+        storage = self._world.storages.of(node.host)
+        sound_since_s = self._injector.disk_changed_s(node.name) if storage.faults.none else None
+        return WorkerView(
+            name=f"{node.name}#{process.life}",
+            worker_id=node.name,
+            disk=as_it_is(storage),
+            finished=service.finished,
+            paused=process.state is ProcessState.PAUSED,
+            disk_sound_since_s=sound_since_s,
+            epoch_seen=service.epoch_seen,
+            registered_epoch=registration.epoch if registration is not None else None,
+            slots=0,
+            jobs=tuple(service.jobs),
+            shuffle_directory=service.directory,
+            service=ServiceFacts(service.draining, tuple(service.incoming)),
+        )
+
     def _worker_view(self, node: Node) -> WorkerView | None:
+        if node.role == "shuffle-service" and node.process is not None and node.process.alive:
+            return self._service_view(node, node.process)
         taskmanager, process = node.taskmanager, node.process
         if taskmanager is None or process is None or not process.alive:
             return None

@@ -84,7 +84,8 @@ def _lasts_s(scenario: Scenario, fault: kinds.Fault) -> float:
     if isinstance(fault, kinds.Crash | kinds.Stop | kinds.PowerLoss | kinds.CutLog):
         if fault.restart_after_s is not None:
             return fault.restart_after_s
-        return max(cluster.jobmanager_restart_s, cluster.taskmanager_restart_s)
+        services_s = cluster.shuffle_service_restart_s if cluster.shuffle_services else 0.0
+        return max(cluster.jobmanager_restart_s, cluster.taskmanager_restart_s, services_s)
     lasts_s: float | None = getattr(fault, "for_s", 0.0)
     # A TaskManager that a fault makes give up stays away as long as one that has ended.
     return max(math.inf if lasts_s is None else lasts_s, cluster.taskmanager_restart_s)

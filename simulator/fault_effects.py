@@ -60,8 +60,12 @@ class FaultEffects:
         if fault.restart_after_s is not None:
             return fault.restart_after_s
         settings = self._cluster.settings
-        taskmanagers = all(self._cluster.node(name).role == "taskmanager" for name in names)
-        delay_s = settings.taskmanager_restart_s if taskmanagers else settings.jobmanager_restart_s
+        roles = dict.fromkeys(self._cluster.node(name).role for name in names)
+        delay_s = settings.jobmanager_restart_s
+        if list(roles) == ["taskmanager"]:
+            delay_s = settings.taskmanager_restart_s
+        elif list(roles) == ["shuffle-service"]:
+            delay_s = settings.shuffle_service_restart_s
         return math.inf if delay_s is None else delay_s
 
     def apply(self, fault: kinds.FaultModel, groups: Sequence[Sequence[str]]) -> Heal | None:
@@ -118,6 +122,10 @@ class FaultEffects:
             case kinds.LosePartitions():
                 self._lose_partitions(nodes, fault.part)
                 return None
+            case kinds.Drain():
+                for node in nodes:
+                    self._cluster.drain_node(node)
+                return lambda: self._end_drains(nodes)
         raise ValueError(f"no such fault: {fault.kind!r}")
 
     def _end(self, nodes: Sequence[Node], end: Callable[[Node], None]) -> Heal:
@@ -129,6 +137,13 @@ class FaultEffects:
                 self._cluster.release(node)
 
         return start_again
+
+    def _end_drains(self, nodes: Sequence[Node]) -> None:
+        """Who is not gone yet is started anew, and forgets that it was to leave."""
+        for node in nodes:
+            service = node.shuffle_service.service if node.shuffle_service is not None else None
+            if service is not None and service.draining:
+                self._cluster.stop_node(node)
 
     def _pause(self, nodes: Sequence[Node]) -> Heal:
         processes = [node.process for node in nodes if node.process is not None]

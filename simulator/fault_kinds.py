@@ -48,12 +48,13 @@ StepName = Literal[
 #: Who can be a victim. Those with a number are written "rack:2", numbered from 1.
 JOBMANAGERS = ("leader", "standby", "jobmanagers", "jobmanager")
 TASKMANAGERS = ("one", "minority", "majority", "all", "holders", "taskmanager", "rack")
-PROCESSES = (*JOBMANAGERS, *TASKMANAGERS, "leader-service")
+SHUFFLE_SERVICES = ("shuffle:one", "shuffle:all", "shuffle:holders", "shuffle")
+PROCESSES = (*JOBMANAGERS, *TASKMANAGERS, *SHUFFLE_SERVICES, "leader-service")
 ROLES = (*PROCESSES, "shared-storage")
 #: Of these there is one at most.
-_SINGLE = ("leader", "jobmanager", "taskmanager", "leader-service")
-_NUMBERED = ("jobmanager", "taskmanager", "rack")
-_ROLE = re.compile(r"([a-z-]+)(?::([1-9][0-9]{0,5}))?")
+_SINGLE = ("leader", "jobmanager", "taskmanager", "shuffle", "leader-service")
+_NUMBERED = ("jobmanager", "taskmanager", "rack", "shuffle")
+_ROLE = re.compile(r"(shuffle:[a-z]+|[a-z-]+)(?::([1-9][0-9]{0,5}))?")
 
 JobStateName = Literal[
     "CREATED",
@@ -75,7 +76,9 @@ class Victims:
     leader: the JobManager that leads. standby: those that do not. jobmanagers: all of them.
     jobmanager:N. one, minority (less than half, at least one), majority (more than half), all: of
     the TaskManagers. holders: one TaskManager that holds finished partitions. taskmanager:N.
-    rack:N: all TaskManagers there. leader-service. shared-storage: for faults of disks.
+    rack:N: all TaskManagers there. shuffle:N, shuffle:one, shuffle:all, shuffle:holders (one that
+    holds finished partitions): shuffle services. leader-service. shared-storage: for faults of
+    disks.
     """
 
     role: str
@@ -393,10 +396,20 @@ class LosePartitions(FaultModel):
     """Files of finished partitions vanish from the victims' disks. `part` of them, at least one."""
 
     real: ClassVar[bool] = True
-    whom: ClassVar[tuple[str, ...]] = TASKMANAGERS
+    whom: ClassVar[tuple[str, ...]] = (*TASKMANAGERS, *SHUFFLE_SERVICES)
     kind: Literal["lose-partitions"] = "lose-partitions"
     victims: VictimsField
     part: Fraction = 1.0
+
+
+class Drain(FaultModel):
+    """An operator wants shuffle services to leave; each does when no live job needs what it holds,
+    and is started again as the cluster says. Those that cannot (there is no other to take over what
+    is needed) are told to end when all is healed."""
+
+    whom: ClassVar[tuple[str, ...]] = SHUFFLE_SERVICES
+    kind: Literal["drain"] = "drain"
+    victims: VictimsField
 
 
 class CutLog(_Ending):
@@ -436,6 +449,7 @@ Fault = Annotated[
     | AddressChange
     | KillTask
     | LosePartitions
+    | Drain
     | CutLog
     | CancelJob,
     Field(discriminator="kind"),

@@ -233,6 +233,12 @@ class FaultInjector:
             self._scenario.cluster.racks,
             LEADER_HOST if self._cluster.leader_service is not None else "",
             SHARED_STORAGE,
+            [node.name for node in self._cluster.shuffle_services],
+            [
+                node.name
+                for node in self._cluster.shuffle_services
+                if node.finished is not None and node.finished.inventory()
+            ],
         )
 
 

@@ -63,6 +63,11 @@ DECIDED_OPTIONS = {
             "taskmanager.rpc.port",
             "taskmanager.data.port",
             "taskmanager.resource-id",
+            "shuffle.service.host",
+            "shuffle.service.bind-host",
+            "shuffle.service.rpc.port",
+            "shuffle.service.data.port",
+            "shuffle.service.resource-id",
             "io.tmp.dirs",
             "high-availability.type",
             "high-availability.storageDir",
@@ -94,6 +99,10 @@ class ClusterSpec(Model):
     #: From the end of a process until somebody starts it again; infinite for "never".
     jobmanager_restart_s: SecondsOrNever = Field(default=2.0, alias="jobmanager_restart")
     taskmanager_restart_s: SecondsOrNever = Field(default=math.inf, alias="taskmanager_restart")
+    #: Who keep the output of jobs whose `shuffle.mode` is external; each on a machine of its own.
+    shuffle_services: Annotated[int, Field(ge=0, le=1_000)] = 0
+    shuffle_service_start_s: Seconds = Field(default=1.0, alias="shuffle_service_start")
+    shuffle_service_restart_s: SecondsOrNever = Field(default=2.0, alias="shuffle_service_restart")
 
     @model_validator(mode="after")
     def _racks_are_filled(self) -> ClusterSpec:
@@ -347,11 +356,14 @@ class Scenario(Model):
             "rack": self.cluster.racks,
             "taskmanager": self.cluster.taskmanagers,
             "jobmanager": self.cluster.jobmanagers,
+            "shuffle": self.cluster.shuffle_services,
         }.get(victims.role)
         if there is not None and victims.number is not None and victims.number > there:
             return f"is {victims}, but the cluster has only {there}"
         if victims.role == "standby" and self.cluster.jobmanagers < 2:
             return "is standby, but there is none: `cluster: jobmanagers` is 1"
+        if victims.role.startswith("shuffle:") and not self.cluster.shuffle_services:
+            return f"is {victims}, but there is none: `cluster: shuffle_services` is 0"
         if victims.role == "leader-service" and self.cluster.leader == "file":
             return "is leader-service, but there is none: `cluster: leader` is file"
         return ""

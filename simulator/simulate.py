@@ -205,10 +205,10 @@ class SimulatedRun:
 
     def _look(self) -> None:
         partitions = n_bytes = 0
-        for node in self.cluster.taskmanagers:
-            if node.taskmanager is not None:
-                partitions += node.taskmanager.finished.partitions
-                n_bytes += node.taskmanager.finished.bytes
+        for node in (*self.cluster.taskmanagers, *self.cluster.shuffle_services):
+            if node.finished is not None:
+                partitions += node.finished.partitions
+                n_bytes += node.finished.bytes
         self.recorder.held(self.world.now_s, partitions, n_bytes)
         self._look_for_ends()
         if self._checked:
@@ -310,14 +310,16 @@ class SimulatedRun:
         if node.role == "taskmanager":
             slots, rack = self.scenario.cluster.slots, node.host.rack
             self.recorder.worker_started(self.world.now_s, node.name, rack=rack, slots=slots)
-            if self._checked:
-                disk = as_it_is(self.world.storages.of(node.host))
-                directory = shuffle_directory(node.name)
-                self.invariants.worker_starts(node.name, disk, directory)
+        if node.role in ("taskmanager", "shuffle-service") and self._checked:
+            disk = as_it_is(self.world.storages.of(node.host))
+            directory = shuffle_directory(node.name)
+            self.invariants.worker_starts(node.name, disk, directory)
 
     def _died(self, node: Node) -> None:
         if node.role == "taskmanager":
             self.recorder.worker_ended(self.world.now_s, node.name)
+            return
+        if node.role == "shuffle-service":
             return
         self.recorder.jobmanager_ended(self.world.now_s, node.name)
         leader = leader_view(node)
@@ -347,7 +349,7 @@ class SimulatedRun:
         self.world.trace.note(process, f"log {line.levelname} {event}", text)
         if event == "job ended":
             self._job_has_ended(str(fields["job"]))
-        elif event == "taskmanager ready" and self._checked:
+        elif event in ("taskmanager ready", "shuffle service ready") and self._checked:
             worker = self.view.worker(str(fields["resource_id"]))
             if worker is not None:
                 self.invariants.worker_ready(worker)

@@ -17,12 +17,20 @@ from typing import Any
 
 from simulator.scenario import Scenario
 from simulator.swarm_double import DoubleFaultDraw
+from simulator.swarm_external import ExternalFaultDraw, draw_services
 from simulator.swarm_faults import FaultDraw, between, rounded
 
 #: Names of swarms.
 SWARM = "swarm"
 SWARM_DOUBLE = "swarm-double"
-SWARMS = (SWARM, SWARM_DOUBLE)
+SWARM_EXTERNAL = "swarm-external"
+SWARMS = (SWARM, SWARM_DOUBLE, SWARM_EXTERNAL)
+
+_FAULT_DRAWS = {
+    SWARM: FaultDraw,
+    SWARM_DOUBLE: DoubleFaultDraw,
+    SWARM_EXTERNAL: ExternalFaultDraw,
+}
 
 #: Drawn jobs are cut down to about this much work on the slots of their cluster.
 WORK_S_MAX = 30.0
@@ -39,7 +47,8 @@ def draw_scenario(seed: int, swarm: str = SWARM) -> Scenario:
     """The scenario that the seed stands for; equal seeds give equal scenarios.
 
     With SWARM_DOUBLE faults are aimed at the recovery from others, clients cancel jobs, and sources
-    hand out splits (`simulator.swarm_double`).
+    hand out splits (`simulator.swarm_double`). With SWARM_EXTERNAL output goes to shuffle services,
+    which suffer faults as TaskManagers do (`simulator.swarm_external`).
     """
     chance = random.Random(f"{seed}/{swarm}")
     double = swarm == SWARM_DOUBLE
@@ -54,7 +63,11 @@ def draw_scenario(seed: int, swarm: str = SWARM) -> Scenario:
         _draw_splits(chance, jobs)
     begins_s = max(job.submit_at_s for job in jobs)
     stages = {job.name: [stage.fields["name"] for stage in job.stages] for job in jobs}
-    kind = DoubleFaultDraw if double else FaultDraw
+    options = _draw_options(chance)
+    if swarm == SWARM_EXTERNAL:
+        cluster |= draw_services(chance)
+        options["shuffle.mode"] = _usually(chance, 0.9, "external", "taskmanager")
+    kind = _FAULT_DRAWS[swarm]
     draw = kind(chance, cluster, stages, begins_s + work_s + 3.0)
     return Scenario.model_validate(
         {
@@ -63,7 +76,7 @@ def draw_scenario(seed: int, swarm: str = SWARM) -> Scenario:
             "seed": seed,
             "cluster": cluster,
             "jobs": [_job_fields(job) for job in jobs],
-            "options": _draw_options(chance),
+            "options": options,
             "faults": draw.faults(),
             "network": _draw_network(chance),
             "duration_max": DURATION_S_MAX,

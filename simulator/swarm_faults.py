@@ -70,6 +70,10 @@ class FaultDraw:
         self._ids.append(fault["id"])
         return str(fault["id"])
 
+    def keep_ids(self, faults: list[_Fields]) -> None:
+        """Only these can still be waited for."""
+        self._ids = [fault["id"] for fault in faults]
+
     def _lose_leaders(self, faults: list[_Fields], losses: int) -> None:
         """Leaders are lost, each some time in the work, or while it recovers from the last loss;
         a few runs kill everybody at once."""
@@ -159,6 +163,10 @@ class FaultDraw:
         return self.chance.choice(
             ("one", "one", "one", "holders", "holders", "minority", "majority", "all", rack)
         )
+
+    def task_runners(self) -> str:
+        """Some of those who run tasks."""
+        return self.taskmanagers()
 
     def _anyone(self) -> str:
         return self._jobmanager() if self.chance.random() < 0.4 else self.taskmanagers()
@@ -251,7 +259,7 @@ class FaultDraw:
 
     def killed_task(self) -> _Fields:
         """Task processes that die."""
-        return {"victims": self.taskmanagers(), "tasks": self.chance.choice(("one", "all"))}
+        return {"victims": self.task_runners(), "tasks": self.chance.choice(("one", "all"))}
 
     def lost_partitions(self) -> _Fields:
         """Files that vanish."""

@@ -23,6 +23,9 @@ class Candidates:
     #: Where the leader service and the shared storage are, "" where there is none.
     leader_service: str = ""
     shared_storage: str = ""
+    shuffle_services: Sequence[str] = ()
+    #: Shuffle services that hold finished partitions.
+    shuffle_holders: Sequence[str] = ()
 
 
 def choose(victims: Victims, of: Candidates, source: random.Random) -> list[str]:
@@ -53,6 +56,14 @@ def choose(victims: Victims, of: Candidates, source: random.Random) -> list[str]
             return _some(taskmanagers, len(taskmanagers) // 2 + 1, source)
         case "holders":
             return _some(list(of.holders), 1, source)
+        case "shuffle":
+            return [of.shuffle_services[number - 1]]
+        case "shuffle:all":
+            return list(of.shuffle_services)
+        case "shuffle:one":
+            return _some(list(of.shuffle_services), 1, source)
+        case "shuffle:holders":
+            return _some(list(of.shuffle_holders), 1, source)
         case "leader-service":
             return [of.leader_service] if of.leader_service else []
         case "shared-storage":

@@ -27,6 +27,7 @@ from holdover.v1.taskmanager_pb2 import SplitWanted, TaskEvent, TaskFailed, Task
 from shuffle.environment import ResultWriter
 from shuffle.errors import PartitionLost
 from shuffle.finished_record import RecordWriter
+from shuffle.flight_result_target import ShuffleServiceTarget
 from shuffle.partition_index import PartitionMetrics
 from taskmanager.operators.cancellation import Cancellation
 from taskmanager.operators.chain import open_chain
@@ -36,7 +37,7 @@ from taskmanager.operators.sink import write_sink
 from taskmanager.operators.stream import BatchStream, OperatorContext
 from taskmanager.task_code import JobCode, JobCodeCache
 from taskmanager.task_commands import Assignment, TaskCommands
-from taskmanager.task_exchange import lost_inputs, open_inputs, open_outputs
+from taskmanager.task_exchange import lost_inputs, open_inputs, open_outputs, open_target
 from taskmanager.task_failure import failure_of
 
 # What a grouped query over a source uses: one for its splits, one to combine their results.
@@ -153,6 +154,7 @@ class _Attempt:
         self._started_s = started_s
         self._cleanup = ExitStack()
         self._writer: ResultWriter | None = None
+        self._target: ShuffleServiceTarget | None = None
         self._context = OperatorContext(
             attempt=assignment.key,
             parallelism=self._run.deployment.parallelism,
@@ -181,7 +183,8 @@ class _Attempt:
             )
         )
         inputs = open_inputs(self._context, self._code.graph, self._run, self._credentials)
-        self._writer = open_outputs(self._context, vertex, self._run, inputs)
+        self._target = open_target(self._context, deployment, self._credentials)
+        self._writer = open_outputs(self._context, vertex, self._run, inputs, self._target)
         rows_out = self._pull(vertex, open_chain(self._context, vertex, inputs))
         finished = FinishedExecution(
             attempt=deployment.attempt,
@@ -191,10 +194,13 @@ class _Attempt:
             rows_out=rows_out,
             duration_ms=int((time.monotonic() - self._started_s) * 1000),
             inputs_digest=deployment.inputs_digest,
+            recovery_disabled=deployment.recovery_disabled,
         )
         if self._writer is not None:
             metrics = self._writer.commit()
             finished.partitions.extend(_partition(i, part) for i, part in enumerate(metrics))
+        if self._target is not None:
+            return self._target.publish(finished)
         if self._run.record_finished:
             self._records.write(self._run.shuffle_directory, finished)
         return finished
@@ -219,13 +225,15 @@ class _Attempt:
         self._cleanup.close()
 
     def discard(self) -> None:
-        """Removes all that the attempt wrote, published or not."""
+        """Removes all that the attempt wrote; at a shuffle service, what it has not published."""
         self._context.staged_files.clear()
         if self._run.record_finished:
             with suppress(OSError):  # the TaskManager deletes it too, and says what it cannot
                 self._records.delete(self._run.shuffle_directory, self._assignment.key)
         if self._writer is not None:
             self._writer.abort()
+        if self._target is not None:
+            self._target.discard(self._run.deployment.attempt)
         self._cleanup.close()
         shutil.rmtree(self._run.scratch_directory, ignore_errors=True)
 

@@ -24,6 +24,7 @@ from shuffle.environment import (
     ResultWriter,
 )
 from shuffle.errors import SchemasDiffer
+from shuffle.flight_result_target import ShuffleServiceTarget
 from shuffle.key_hash import check_key_types_agree, key_type_classes
 from shuffle.partition_name import parse_partition_name
 from shuffle.partitioner import (
@@ -34,6 +35,7 @@ from shuffle.partitioner import (
     RebalancePartitioner,
     SinglePartitioner,
 )
+from shuffle.result_writer import ResultTarget
 from shuffle.survey import lost_partitions
 from taskmanager.operators.errors import JobError
 from taskmanager.operators.stream import BatchStream, OperatorContext, describe_schema
@@ -86,8 +88,9 @@ def open_outputs(
     vertex: JobVertex,
     run: RunTask,
     inputs: dict[int, BatchStream],
+    target: ResultTarget | None,
 ) -> ResultWriter | None:
-    """A writer for the vertex's outputs; None when it has none.
+    """A writer for the vertex's outputs, to `target` where there is one; None when it has none.
 
     Takes the inputs that carry range boundaries out of `inputs`, and reads them.
     """
@@ -104,7 +107,23 @@ def open_outputs(
         outputs,
         compression=context.options.get(SHUFFLE_COMPRESSION),
         buffer_bytes_max=context.options.get(SHUFFLE_WRITE_BUFFER_SIZE),
+        target=target,
     )
+
+
+def open_target(
+    context: OperatorContext, deployment: TaskDeployment, credentials: CredentialFiles | None
+) -> ShuffleServiceTarget | None:
+    """The shuffle service that the attempt's output goes to; None for this machine's disk."""
+    if not deployment.HasField("shuffle_target"):
+        return None
+    target = ShuffleServiceTarget(
+        deployment.shuffle_target.data_address,
+        retry_timeout_s=context.options.get(SHUFFLE_FETCH_RETRY_TIMEOUT),
+        files=credentials,
+    )
+    context.cleanup.callback(target.close)
+    return target
 
 
 def lost_inputs(job_id: str, run: RunTask, credentials: CredentialFiles | None) -> list[str]:

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 
 from holdover import config as options
 from holdover.config import Configuration
-from holdover.coordination.job_leader import (
-    FailTasks,
-    JobLeaderAction,
-    JobLeaderConnection,
-    JobLeaderState,
-    ReleaseAll,
-)
+from holdover.coordination.job_leader import JobLeaderState
 from holdover.coordination.jobmanager_connection import JobManagerConnection
 from holdover.coordination.leader import LeaderRetrieval
 from holdover.coordination.leader_finder import LeaderFinder
@@ -35,6 +29,7 @@ from holdover.v1.taskmanager_pb2 import (
     TaskDeployment,
 )
 from shuffle.deletions import Deletions
+from shuffle.held_jobs import HeldJobs
 from shuffle.partition_store import PartitionStore
 from taskmanager.attempt_runs import AttemptRun, AttemptRuns, CancelReason, RunEnd
 from taskmanager.execution_report import end_report, finished_report, running_report
@@ -71,7 +66,7 @@ class Identity:
 
 class TaskExecutor:
     """See the module. Implements `ExecutorCalls` for the service, `JobManagerListener` for the
-    connection."""
+    connection, `JobOwner` for what it holds of jobs."""
 
     def __init__(
         self,
@@ -84,24 +79,26 @@ class TaskExecutor:
         supervisor: Supervisor,
         retrieval: LeaderRetrieval | None,
     ) -> None:
-        self._clock = runtime.clock
         self._disk = runtime.disk
         self._identity = identity
         self._directory = directory
         self._finished = finished
         self._supervisor = supervisor
-        self._registration_timeout_s = configuration.get(options.TASKMANAGER_REGISTRATION_TIMEOUT)
         self._call_timeout_s = configuration.get(options.RPC_CALL_TIMEOUT)
         self._address = ""
         self._slots = SlotTable(identity.slots)
-        self._jobs: dict[str, JobLeaderConnection] = {}
-        self._releases: dict[str, asyncio.Event] = {}
+        self._jobs = HeldJobs(
+            self,
+            finished,
+            runtime.clock,
+            supervisor,
+            configuration.get(options.TASKMANAGER_REGISTRATION_TIMEOUT),
+        )
         self._reports = ReportQueue(REPORTS_MAX)
         #: Whether it is about to end.
         self.leaving = False
         self._ended: dict[AttemptKey, None] = {}
         self._offered_as_running: dict[AttemptKey, None] = {}
-        self._deadlines_changed = asyncio.Event()
         self._lag = LoopLagMonitor(_LAG_INTERVAL_S, _LAG_WARN_ABOVE_S)
         self._disk_free_bytes = 0
         self._disk_told = asyncio.Event()
@@ -146,7 +143,7 @@ class TaskExecutor:
     @property
     def jobs(self) -> list[str]:
         """Jobs of which anything is known here, those that are just being released included."""
-        return list(dict.fromkeys((*self._jobs, *self._releases)))
+        return list(dict.fromkeys((*self._jobs.ids, *self._jobs.being_released)))
 
     @property
     def reports_waiting(self) -> int:
@@ -160,15 +157,9 @@ class TaskExecutor:
 
     def take_up_found(self) -> None:
         """Before `start`: keep what was found on the disk, as after the loss of a leader."""
-        now_s = self._clock.monotonic_s()
         for job_id in self._finished.jobs:
             self._graphs.note_recovery_enabled(job_id)
-            self._jobs[job_id] = JobLeaderConnection.found(
-                job_id, now_s, self._registration_timeout_s
-            )
-            _log.info(
-                "keeping what is finished", job_id=job_id, at_most_s=self._registration_timeout_s
-            )
+            self._jobs.keep(job_id)
 
     def start(self, address: str) -> None:
         """Begin to look for a leader; `address` is host:port of the service in front of this."""
@@ -180,7 +171,7 @@ class TaskExecutor:
         run("leader record", self.connection.watch_leader, RestartPolicy())
         run("reports", lambda: self._calls.report(self._reports), RestartPolicy())
         run("deletions", self._deletions.run, RestartPolicy())
-        run("registration timeout", self._watch_deadlines)
+        run("registration timeout", lambda: self._jobs.watch_deadlines(self._settled))
 
     async def leave(self, reason: str, timeout_s: float) -> None:
         """Tell the leader that this TaskManager goes. From now on it takes no orders."""
@@ -215,8 +206,7 @@ class TaskExecutor:
         """See `ExecutorCalls`. A job that is being released here is waited for."""
         await self.connection.settled(self._call_timeout_s)
         for job_id in dict.fromkeys(key.job_id for key, _ in tasks):
-            while (released := self._releases.get(job_id)) is not None:
-                await released.wait()
+            await self._jobs.until_released(job_id)
         refused: list[tuple[AttemptKey, str]] = []
         for key, deployment in tasks:
             reason = self._take(key, deployment, epoch, registration_id)
@@ -245,7 +235,7 @@ class TaskExecutor:
         except SlotRefused as refusal:
             return str(refusal)
         if taken:
-            self._jobs.setdefault(key.job_id, JobLeaderConnection(key.job_id, epoch))
+            self._jobs.begin(key.job_id, epoch)
             self._runs.start(key, deployment)
         return None
 
@@ -262,11 +252,9 @@ class TaskExecutor:
     async def release_job(self, job_id: str, reason: str) -> None:
         """See `ExecutorCalls`."""
         current = self.connection.current
-        if current is None or not self._outranks(job_id, current.epoch):
-            self._release(job_id, reason)
-        released = self._releases.get(job_id)
-        if released is not None:
-            await released.wait()
+        if current is None or not self._jobs.outranks(job_id, current.epoch):
+            self._jobs.release(job_id, reason)
+        await self._jobs.until_released(job_id)
 
     # ------------------------------------------------------------------ what the connection tells
 
@@ -293,10 +281,7 @@ class TaskExecutor:
     def registered_with(self, answer: RegistrationAnswer) -> None:
         """See `JobManagerListener`."""
         epoch = answer.accepted.leader_epoch
-        for job in self._jobs.values():
-            if not self._outranks(job.job_id, epoch):
-                job.registered(epoch)
-        self._deadlines_changed.set()
+        self._jobs.registered(epoch)
         self._reports.drop(lambda key: key.epoch < epoch, keep_finished=True)
         rejected = [(key, why) for key, why in answer.rejected if key.epoch <= epoch]
         for reason in dict.fromkeys(reason for _, reason in rejected):
@@ -305,39 +290,25 @@ class TaskExecutor:
             _log.info("the JobManager rejected executions", reason=reason, count=len(keys))
         for job_id in dict.fromkeys(key.job_id for key, _ in rejected):
             if not self._finished.holds(job_id) and not self._slots.occupants(job_id):
-                self._release(job_id, "the JobManager rejected all that was held")
+                self._jobs.release(job_id, "the JobManager rejected all that was held")
         self._calls.wake_reporter()
 
     def jobmanager_lost(self, reason: str) -> None:
         """See `JobManagerListener`. Each job decides for itself."""
-        _log.warning("JobManager lost", reason=reason, jobs=len(self._jobs))
-        now_s = self._clock.monotonic_s()
-        for job in list(self._jobs.values()):
-            self._act(
-                job.lost(
-                    now_s,
-                    recovery_enabled=self._graphs.recovery_enabled(job.job_id),
-                    holds_finished=self._finished.holds(job.job_id),
-                    timeout_s=self._registration_timeout_s,
-                )
-            )
+        _log.warning("JobManager lost", reason=reason, jobs=len(self._jobs.ids))
+        self._jobs.jobmanager_lost()
 
     def job_ended(self, job_id: str) -> None:
         """See `JobManagerListener`."""
         current = self.connection.current
-        if current is None or not self._outranks(job_id, current.epoch):
-            self._release(job_id, "the JobManager says that it has ended")
-
-    def _outranks(self, job_id: str, epoch: int) -> bool:
-        """Whether what was found of a job is of a later leader than this one, which cannot judge it
-        (P36): it is kept for its own time. Only a restart forgets which leaders are over."""
-        return self._finished.newest_epoch(job_id) > epoch
+        if current is None or not self._jobs.outranks(job_id, current.epoch):
+            self._jobs.release(job_id, "the JobManager says that it has ended")
 
     def heartbeat(self) -> HeartbeatRequest:
         """See `JobManagerListener`."""
         self._disk_told.set()
         request = HeartbeatRequest(
-            job_ids=list(self._jobs),
+            job_ids=self._jobs.ids,
             loop_lag_ms=round(self._lag.take_recent_max_lag_s() * 1000),
             disk_free_bytes=self._disk_free_bytes,
         )
@@ -358,64 +329,32 @@ class TaskExecutor:
 
     # ------------------------------------------------------------------ jobs
 
-    def _act(self, actions: Sequence[JobLeaderAction]) -> None:
-        for action in actions:
-            if isinstance(action, FailTasks):
-                for key in self._slots.occupants(action.job_id):
-                    self._runs.cancel(key, CancelReason.JOBMANAGER_LOST)
-            elif isinstance(action, ReleaseAll):
-                self._start_release(action.job_id, action.reason)
-            else:
-                held_s = action.deadline_s - self._clock.monotonic_s()
-                _log.info("keeping what is finished", job_id=action.job_id, at_most_s=held_s)
-                self._deadlines_changed.set()
+    def recovery_enabled(self, job_id: str) -> bool:
+        """See `JobOwner`."""
+        return self._graphs.recovery_enabled(job_id)
 
-    def _release(self, job_id: str, reason: str) -> None:
-        job = self._jobs.get(job_id)
-        if job is not None:
-            self._act(job.released(reason))
+    def fail_tasks(self, job_id: str) -> None:
+        """See `JobOwner`."""
+        for key in self._slots.occupants(job_id):
+            self._runs.cancel(key, CancelReason.JOBMANAGER_LOST)
 
-    def _start_release(self, job_id: str, reason: str) -> None:
-        """From this moment nothing of the job is served or offered; the rest takes its time."""
-        del self._jobs[job_id]
+    def let_go(self, job_id: str) -> None:
+        """See `JobOwner`."""
         self._finished.release_job(job_id)
         self._reports.drop(lambda key: key.job_id == job_id)
-        self._releases[job_id] = asyncio.Event()
-        self._supervisor.start(f"release of {job_id}", self._finish_release(job_id, reason))
 
-    async def _finish_release(self, job_id: str, reason: str) -> None:
+    async def delete(self, job_id: str) -> None:
+        """See `JobOwner`."""
         for key in self._slots.occupants(job_id):
             self._runs.cancel(key, CancelReason.RELEASED)
         await self._graphs.stop_fetching(job_id)
         await self._runs.wait_until_over(job_id)
-        try:
-            for directory in (self._directory.shuffle, self._directory.scratch):
-                await self._disk.remove_tree(f"{directory}/{job_id}", missing_ok=True)
-            await self._graphs.forget(job_id)
-        except OSError as error:
-            # Nothing of it is offered any more; the next start sweeps what is left.
-            _log.error("cannot delete all of a job", job_id=job_id, error=error)
-        self._releases.pop(job_id).set()
-        _log.info("released job", job_id=job_id, reason=reason)
+        for directory in (self._directory.shuffle, self._directory.scratch):
+            await self._disk.remove_tree(f"{directory}/{job_id}", missing_ok=True)
+        await self._graphs.forget(job_id)
 
-    async def _watch_deadlines(self) -> None:
-        """Release retained jobs whose registration timeout has passed (P27)."""
-        while True:
-            self._deadlines_changed.clear()
-            deadlines = [
-                job.deadline_s for job in self._jobs.values() if job.deadline_s is not None
-            ]
-            timeout_s = min(deadlines) - self._clock.monotonic_s() if deadlines else None
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._deadlines_changed.wait()
-                continue
-            except TimeoutError:
-                # A registration that is in flight may have been taken already.
-                await self.connection.settled(self._call_timeout_s)
-            now_s = self._clock.monotonic_s()
-            for job in list(self._jobs.values()):
-                self._act(job.expired(now_s))
+    async def _settled(self) -> None:
+        await self.connection.settled(self._call_timeout_s)
 
     async def _watch_disk(self) -> None:
         """Measure for each heartbeat, as soon as the one before has told what was known."""
@@ -440,7 +379,11 @@ class TaskExecutor:
             await self.connection.settled(self._call_timeout_s)
         if end.finished is not None and self._keeps(run):
             self._slots.free(key)
-            self._finished.add(key, end.finished)
+            if run.deployment.HasField("shuffle_target"):
+                # Somebody else holds and offers it; here it must only not run a second time.
+                self._remember_ended(key)
+            else:
+                self._finished.add(key, end.finished)
             self._report(key, finished_report(end.finished))
             return
         if end.finished is not None:
@@ -459,12 +402,10 @@ class TaskExecutor:
         if it had finished just before (P24), unless a leader was told already that it still runs.
         """
         if run.cancel_reason is None:
-            return run.key.job_id in self._jobs
-        job = self._jobs.get(run.key.job_id)
+            return self._jobs.state(run.key.job_id) is not None
         return (
             run.cancel_reason is CancelReason.JOBMANAGER_LOST
-            and job is not None
-            and job.state is JobLeaderState.RETAINING
+            and self._jobs.state(run.key.job_id) is JobLeaderState.RETAINING
             and run.key not in self._offered_as_running
         )
 

@@ -9,15 +9,18 @@ from holdover.errors import InvalidId, InvalidJob
 from holdover.v1.common_pb2 import (
     FAILURE_KIND_CANCELED,
     FAILURE_KIND_JOB,
+    FAILURE_KIND_OUTPUT_REFUSED,
     FAILURE_KIND_PARTITION_LOST,
     FAILURE_KIND_TASK,
     Failure,
 )
-from shuffle.errors import PartitionLost, PartitionUnreachable, ShuffleUsageError
+from shuffle.errors import OutputRefused, PartitionLost, PartitionUnreachable, ShuffleUsageError
 from taskmanager.operators.errors import TaskCancelled
 
 TRACEBACK_BYTES_MAX = 64 << 10
 _MESSAGE_BYTES_MAX = 8 << 10
+#: Errors whose text is a sentence by itself.
+_SPOKEN = (InvalidJob, OutputRefused, PartitionLost, PartitionUnreachable, ShuffleUsageError)
 _OMITTED = "\n... (left out) ...\n"
 
 
@@ -30,6 +33,7 @@ def failure_of(error: BaseException, where: str, lost_partitions: Sequence[str] 
     |---|---|
     | InvalidJob, ShuffleUsageError | JOB: no rerun can help; the message says all there is |
     | PartitionLost, PartitionUnreachable | PARTITION_LOST: its producer is reset (P34, P41) |
+    | OutputRefused | OUTPUT_REFUSED: it runs again with another target |
     | TaskCancelled | CANCELED |
     | any other, SystemExit and MemoryError included | TASK, with the traceback |
     """
@@ -42,6 +46,8 @@ def failure_of(error: BaseException, where: str, lost_partitions: Sequence[str] 
             message=message,
             lost_partitions=dict.fromkeys((error.name, *lost_partitions)),
         )
+    if isinstance(error, OutputRefused):
+        return Failure(kind=FAILURE_KIND_OUTPUT_REFUSED, message=message)
     if isinstance(error, InvalidJob | InvalidId | ShuffleUsageError):
         return Failure(kind=FAILURE_KIND_JOB, message=message)
     return Failure(kind=FAILURE_KIND_TASK, message=message, traceback=_traceback(error))
@@ -52,7 +58,7 @@ def _described(error: BaseException) -> str:
         return f"the task's code ended its process with exit code {error.code}"
     if isinstance(error, MemoryError):
         return f"the task ran out of memory: {error}"
-    if isinstance(error, InvalidJob | ShuffleUsageError | PartitionLost | PartitionUnreachable):
+    if isinstance(error, _SPOKEN):
         return str(error)
     return f"{type(error).__name__}: {error}"
 

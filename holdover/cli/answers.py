@@ -156,6 +156,31 @@ async def taskmanagers(target: Target, as_json: bool) -> None:
     write_table(columns, rows, "no TaskManager is registered")
 
 
+async def shuffle_services(target: Target, as_json: bool) -> None:
+    """The registered shuffle services and what they hold."""
+    async with target.client() as client:
+        found = await client.shuffle_services()
+    if as_json:
+        write_json([plain(service) for service in found])
+        return
+    rows = [
+        (
+            service.resource_id,
+            service.address,
+            "leaving" if service.draining else "open",
+            f"{service.heartbeat_age_ms / 1000:.1f} s",
+            service.open_puts,
+            service.partitions,
+            human_bytes(service.partition_bytes),
+            human_bytes(service.room_bytes),
+        )
+        for service in found
+    ]
+    held = ("PARTITIONS", "BYTES", "ROOM")
+    columns = ("SHUFFLE SERVICE", "ADDRESS", "STATE", "HEARTBEAT", "WRITERS", *held)
+    write_table(columns, rows, "no shuffle service is registered")
+
+
 async def recovery(target: Target, job_id: str, as_json: bool) -> None:
     """`holdover recovery`"""
     async with target.client() as client:

@@ -39,6 +39,9 @@ def chaos(
     ] = None,
     scale: Annotated[float, typer.Option(help="TPC-H scale factor.")] = 0.25,
     taskmanagers: Annotated[int, typer.Option(min=1, help="Number of TaskManagers.")] = 4,
+    shuffle_services: Annotated[
+        int, typer.Option(min=0, help="Number of shuffle services, which are killed, too.")
+    ] = 0,
     streams: Annotated[int, typer.Option(min=1, help="Jobs side by side.")] = 3,
     directory: Annotated[
         Path | None,
@@ -49,14 +52,21 @@ def chaos(
 ) -> None:
     """Run TPC-H queries on a local cluster while its processes are killed every few seconds.
 
-    JobManager and TaskManagers die by `kill -9`, alone or together, and are started again at once.
-    Exit code 0 only when each result equals DuckDB's, no job was stuck, no finished work ran again,
-    and neither a file nor a process was left.
+    JobManager, TaskManagers and shuffle services die by `kill -9`, alone or together, and are
+    started again at once. Exit code 0 only when each result equals DuckDB's, no job was stuck, no
+    finished work ran again, and neither a file nor a process was left.
     """
     from holdover.cli.chaos_facts import ChaosPlan
 
     with errors_told():
-        plan = ChaosPlan(_seed(seed), _seconds(duration), scale, taskmanagers, streams=streams)
+        plan = ChaosPlan(
+            _seed(seed),
+            _seconds(duration),
+            scale,
+            taskmanagers,
+            shuffle_services=shuffle_services,
+            streams=streams,
+        )
         facts = _run(plan, directory, keep)
     if as_json:
         write_json(facts.as_json())

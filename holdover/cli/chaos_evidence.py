@@ -12,8 +12,8 @@ from pathlib import Path
 from holdover.cli.tpch.ledger import LedgerLine, Subtask
 from shuffle.finished_record import RECORD_SUFFIX, ends_in_its_crc32c
 
-# Files of a TaskManager that belong to no job.
-_TASKMANAGERS_OWN = ("lock", "generated", "tasks.log")
+# Files of a worker that belong to no job.
+_WORKERS_OWN = ("lock", "generated", "tasks.log")
 # Directories of the storage that hold something for each unfinished job.
 _UNFINISHED = "jobs"
 # From a task's last word to its report's arrival at the JobManager, on a busy machine.
@@ -27,8 +27,8 @@ class Rerun:
     Attributes:
         subtask: vertex and number.
         seen_wall_s: when its finished work was seen.
-        unheard: its TaskManager was killed so soon after it had finished that the JobManager, which
-            lived on, need not have heard of it.
+        unheard: its TaskManager, or the shuffle service that had its output, was killed so soon
+            after it had finished that the JobManager, which lived on, need not have heard of it.
         lines: all that the subtask said, oldest first.
     """
 
@@ -47,16 +47,17 @@ class Rerun:
 
 class FinishedWork:
     """Which subtasks of a job have been seen finished, that is with the record of an attempt on the
-    disk of a TaskManager, by which the attempt is found again after any restart.
+    disk of a TaskManager or a shuffle service, by which the attempt is found again after any
+    restart.
     """
 
     def __init__(self) -> None:
-        #: When each was seen first, and whether its TaskManager alone had just been killed.
+        #: When each was seen first, and whether its workers had just been killed, and they alone.
         self._seen: dict[Subtask, tuple[float, bool]] = {}
 
-    def look(self, subtask: Subtask, wall_s: float, *, only_its_taskmanager_killed: bool) -> None:
+    def look(self, subtask: Subtask, wall_s: float, *, only_workers_killed: bool) -> None:
         """Take note of one that is finished at that moment."""
-        self._seen.setdefault(subtask, (wall_s, only_its_taskmanager_killed))
+        self._seen.setdefault(subtask, (wall_s, only_workers_killed))
 
     def reruns(self, lines: Iterable[LedgerLine]) -> list[Rerun]:
         """Those that have begun again afterwards, by the word of the tasks."""
@@ -80,17 +81,17 @@ def _ended_before(lines: Iterable[LedgerLine], wall_s: float) -> bool:
 
 
 def finished_on_disk(partitions: Path) -> Iterator[tuple[str, str, Subtask]]:
-    """Subtasks of which a finished attempt is recorded below a directory: TaskManager, job, which.
+    """Subtasks of which a finished attempt is recorded below a directory: worker, job, which.
 
-    Each TaskManager has a directory of its name there.
+    Each TaskManager and each shuffle service has a directory of its name there.
     """
     for record in sorted(partitions.glob(f"*/*/shuffle/*/*{RECORD_SUFFIX}")):
         if not _is_whole(record):
             continue
         stem = record.name.removesuffix(RECORD_SUFFIX)
         vertex_id, subtask, _attempt, _epoch = stem.rsplit("-", 3)
-        taskmanager = record.relative_to(partitions).parts[0]
-        yield taskmanager, record.parent.name, (vertex_id, int(subtask))
+        worker = record.relative_to(partitions).parts[0]
+        yield worker, record.parent.name, (vertex_id, int(subtask))
 
 
 def _is_whole(record: Path) -> bool:
@@ -106,7 +107,7 @@ def left_files(partitions: Path, storage: Path, outputs: Path) -> list[str]:
     held = (
         path
         for path in partitions.rglob("*")
-        if path.name not in _TASKMANAGERS_OWN and not path.is_dir()
+        if path.name not in _WORKERS_OWN and not path.is_dir()
     )
     stored = (path for jobs in storage.glob(f"*/{_UNFINISHED}") for path in jobs.iterdir())
     staged = outputs.glob("**/.staging*")
@@ -118,7 +119,7 @@ def orphans(marked: Iterable[int], recorded: Iterable[int]) -> list[str]:
 
     Args:
         marked: pids of all processes that carry the cluster's mark.
-        recorded: pids of its JobManager and TaskManagers.
+        recorded: pids of its JobManager and workers.
     """
     parents = dict(_parents())
     alive = set(recorded)

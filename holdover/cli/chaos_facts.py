@@ -19,6 +19,7 @@ class ChaosPlan:
         duration_s: how long processes are killed and jobs submitted.
         scale: of the TPC-H data.
         taskmanagers, slots: of the cluster.
+        shuffle_services: where the output of all jobs goes; with none it stays with TaskManagers.
         streams: jobs side by side.
         pause_s: shortest and longest time between two strokes.
         job_timeout_s: a job that takes longer is stuck.
@@ -29,6 +30,7 @@ class ChaosPlan:
     scale: float
     taskmanagers: int = 4
     slots: int = 2
+    shuffle_services: int = 0
     streams: int = 3
     pause_s: tuple[float, float] = (2.0, 8.0)
     job_timeout_s: float = 600.0
@@ -116,7 +118,9 @@ class ChaosFacts:
         """The table: what, and how much of it."""
         plan = self.plan
         yield "seed", str(plan.seed)
-        yield "cluster", f"1 JobManager, {plan.taskmanagers} TaskManagers of {plan.slots} slots"
+        services = f", {plan.shuffle_services} shuffle services" if plan.shuffle_services else ""
+        taskmanagers = f"{plan.taskmanagers} TaskManagers of {plan.slots} slots"
+        yield "cluster", f"1 JobManager, {taskmanagers}{services}"
         yield "time", format_duration(round(self.took_s))
         yield "kill -9", f"{self.killed} processes"
         for kind, count in self.strokes.items():

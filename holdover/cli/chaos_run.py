@@ -94,6 +94,7 @@ class Chaos:
             directory / "cluster",
             taskmanagers=plan.taskmanagers,
             slots=plan.slots,
+            shuffle_services=plan.shuffle_services,
             options=OPTIONS,
         )
         self._killer = Killer(self._cluster, say, self._look)
@@ -127,7 +128,7 @@ class Chaos:
         """Returns when the time is over and the last jobs have ended."""
         plan = self._plan
         asyncio.get_running_loop().call_later(plan.duration_s, self._over.set)
-        planned = strokes(plan.seed, plan.taskmanagers, plan.pause_s)
+        planned = strokes(plan.seed, plan.taskmanagers, plan.pause_s, plan.shuffle_services)
         try:
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(self._killer.watch())
@@ -234,12 +235,15 @@ class Chaos:
     def _look(self, stroke: Stroke) -> None:
         """Note all finished work that is on the disks while the victims of a stroke are dead."""
         wall_s = time.time()
-        victims = [self._cluster.taskmanager_name(index) for index in stroke.taskmanagers]
-        for taskmanager, job_id, subtask in finished_on_disk(self._partitions):
-            alone = taskmanager in victims and not stroke.jobmanager
+        victims = self._killer.workers_of(stroke)
+        services = range(self._plan.shuffle_services)
+        names = {self._cluster.shuffle_service_name(index) for index in services}
+        for worker, job_id, subtask in finished_on_disk(self._partitions):
+            # Who has made what a shuffle service holds cannot be seen: any of the victims, perhaps.
+            struck = worker in victims or (worker in names and bool(victims))
             if job_id in self._running:
                 work = self._running[job_id].finished_work
-                work.look(subtask, wall_s, only_its_taskmanager_killed=alone)
+                work.look(subtask, wall_s, only_workers_killed=struck and not stroke.jobmanager)
 
     @property
     def _partitions(self) -> Path:
@@ -247,7 +251,9 @@ class Chaos:
 
     async def _look_for_leftovers(self) -> None:
         """Nothing of the jobs may be left while the cluster lives, and nothing at all after it."""
-        await self._cluster.wait_until_ready(self._plan.taskmanagers, _READY_S)
+        await self._cluster.wait_until_ready(
+            self._plan.taskmanagers, _READY_S, self._plan.shuffle_services
+        )
         self.facts.left_files = await _until_empty(
             lambda: left_files(self._partitions, self._cluster.storage_directory, self._outputs)
         )

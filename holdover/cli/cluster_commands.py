@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,14 +39,21 @@ def start(
     slots: Annotated[
         int | None, typer.Option(min=1, help="Slots of each TaskManager; 2 unless configured.")
     ] = None,
+    shuffle_services: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Number of shuffle services; `shuffle.mode` is external then by default."
+        ),
+    ] = 0,
     directory: Directory = None,
     config: ConfigFile = None,
     defines: Defines = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to become ready.")] = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Start a JobManager and TaskManagers in the background, and wait until they are ready."""
-    run(_start(taskmanagers, slots, local_directory(directory), config, defines, timeout, as_json))
+    """Start a JobManager and its workers in the background, and wait until they are ready."""
+    size = _Size(taskmanagers, slots, shuffle_services)
+    run(_start(size, local_directory(directory), config, defines, timeout, as_json))
 
 
 @app.command("stop")
@@ -82,9 +90,17 @@ def status(
     run(_status(Target(addresses or (), directory, config, defines or ()), as_json))
 
 
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How many processes a cluster has; slots are of each TaskManager, None for as configured."""
+
+    taskmanagers: int
+    slots: int | None
+    shuffle_services: int
+
+
 async def _start(
-    taskmanagers: int,
-    slots: int | None,
+    size: _Size,
     directory: Path,
     config_file: Path | None,
     defines: list[str] | None,
@@ -100,13 +116,23 @@ async def _start(
     file = str(config_file) if config_file is not None else os.environ.get("HOLDOVER_CONFIG")
     settings = Configuration.load(file, os.environ, defines or ())
     options = {entry.key: entry.value for entry in settings.to_entries()}
-    slots = slots or int(options.get(TASKMANAGER_NUMBER_OF_TASK_SLOTS.key, _SLOTS))
-    cluster = LocalCluster(directory, taskmanagers=taskmanagers, slots=slots, options=options)
+    slots = size.slots or int(options.get(TASKMANAGER_NUMBER_OF_TASK_SLOTS.key, _SLOTS))
+    cluster = LocalCluster(
+        directory,
+        taskmanagers=size.taskmanagers,
+        slots=slots,
+        shuffle_services=size.shuffle_services,
+        options=options,
+    )
     await cluster.start(timeout_s)
     if as_json:
         write_json(_local(cluster))
         return
-    typer.echo(f"JobManager {cluster.address}, {taskmanagers} TaskManagers with {slots} slots each")
+    services = f", {size.shuffle_services} shuffle services" if size.shuffle_services else ""
+    typer.echo(
+        f"JobManager {cluster.address}, {size.taskmanagers} TaskManagers with {slots} slots each"
+        f"{services}"
+    )
     typer.echo(f"logs: {cluster.log_path().parent}")
 
 
@@ -191,6 +217,8 @@ def _write_cluster(cluster: GetClusterResponse) -> None:
     typer.echo(
         f"{cluster.taskmanagers} TaskManagers, {cluster.slots_free} of {cluster.slots} slots free"
     )
+    if cluster.shuffle_services:
+        typer.echo(f"{cluster.shuffle_services} shuffle services")
     if cluster.reconciling_job_ids:
         typer.echo(f"being recovered: {', '.join(cluster.reconciling_job_ids)}")
 

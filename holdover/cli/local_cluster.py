@@ -27,7 +27,7 @@ from holdover.cli.local_processes import (
     start_process,
 )
 from holdover.client import Client, LeaderLookup, LeaderObserver
-from holdover.config import HIGH_AVAILABILITY_STORAGE_DIR, Configuration
+from holdover.config import HIGH_AVAILABILITY_STORAGE_DIR, SHUFFLE_MODE, Configuration
 from holdover.coordination.leader_services import configured_leader_service
 from holdover.errors import ClusterError, HoldoverError
 from holdover.runtime import ExitStatus, Runtime
@@ -38,6 +38,7 @@ JOBMANAGER = "jobmanager"
 # Modules that are run as processes.
 _JOBMANAGER_MODULE = "jobmanager"
 _TASKMANAGER_MODULE = "taskmanager"
+_SHUFFLE_SERVICE_MODULE = "shuffle"
 #: Marks the processes of a cluster and all that descend from them; the value is its directory.
 #: The underscore keeps it apart from the variables that set options.
 _MARK = "_HOLDOVER_LOCAL_CLUSTER"
@@ -60,7 +61,8 @@ class DirectoryNotEmpty(LocalClusterError):
 
 
 class LocalCluster:
-    """One JobManager and some TaskManagers as processes, under one directory.
+    """One JobManager, some TaskManagers and perhaps shuffle services as processes, under one
+    directory.
 
     The processes outlive this object, which can be made anew for the same directory. As an async
     context manager it starts the cluster and stops it at the end.
@@ -72,6 +74,7 @@ class LocalCluster:
         *,
         taskmanagers: int = 3,
         slots: int = 2,
+        shuffle_services: int = 0,
         options: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
         runtime: Runtime | None = None,
@@ -82,6 +85,8 @@ class LocalCluster:
             directory: of the cluster; made when missing.
             taskmanagers: their number; they are named `tm-0`, `tm-1`, ...
             slots: of each TaskManager.
+            shuffle_services: their number; they are named `ss-0`, `ss-1`, ... Where there are any,
+                `shuffle.mode` is external unless the options say otherwise.
             options: of all processes, as after `-D`; those of the last start when None. They may
                 move storage and partitions out of `directory`; each TaskManager still has a place
                 of its own.
@@ -91,6 +96,7 @@ class LocalCluster:
         self.directory = Path(directory).absolute()
         self.taskmanagers = taskmanagers
         self.slots = slots
+        self.shuffle_services = shuffle_services
         self.options: dict[str, str] = {}
         self._environment = dict(os.environ if environment is None else environment)
         self._processes: dict[str, ProcessIdentity] = {}
@@ -100,6 +106,8 @@ class LocalCluster:
         self._read_record()
         if options is not None:
             self.options = dict(options)
+        if shuffle_services:
+            self.options.setdefault(SHUFFLE_MODE.key, "external")
         self._runtime = runtime or _runtime_with(self.options)
 
     async def __aenter__(self) -> Self:
@@ -132,6 +140,10 @@ class LocalCluster:
     def taskmanager_name(self, index: int) -> str:
         """Resource id of a TaskManager, and the name of its log."""
         return f"tm-{index}"
+
+    def shuffle_service_name(self, index: int) -> str:
+        """Resource id of a shuffle service, and the name of its log."""
+        return f"ss-{index}"
 
     def log_path(self, name: str = JOBMANAGER) -> Path:
         """The log of `jobmanager`, `tm-0`, ...; it goes on over restarts."""
@@ -183,7 +195,7 @@ class LocalCluster:
         return leader_lookup(self._runtime, Configuration.of({**own, **storage}))
 
     async def start(self, timeout_s: float = 30.0) -> None:
-        """Start all processes and wait until the leader is ready and all TaskManagers registered.
+        """Start all processes and wait until the leader is ready and all others are registered.
 
         Raises LocalClusterError, with the end of the log, when one of them ends or time is up;
         everything is stopped again then.
@@ -199,7 +211,9 @@ class LocalCluster:
             self.start_jobmanager()
             for index in range(self.taskmanagers):
                 self.start_taskmanager(index)
-            await self.wait_until_ready(self.taskmanagers, timeout_s)
+            for index in range(self.shuffle_services):
+                self.start_shuffle_service(index)
+            await self.wait_until_ready(self.taskmanagers, timeout_s, self.shuffle_services)
         except BaseException:
             await self.stop()
             raise
@@ -222,13 +236,21 @@ class LocalCluster:
     def start_taskmanager(self, index: int) -> int:
         """Start a TaskManager, under the name it had before, and return its pid at once."""
         name = self.taskmanager_name(index)
-        partitions = Path(self.options.get("io.tmp.dirs", self.directory / "tmp"))
-        places = {
+        own = {
             "taskmanager.numberOfTaskSlots": str(self.slots),
             "taskmanager.resource-id": name,
-            "io.tmp.dirs": str(partitions / name),
+            "io.tmp.dirs": self._place(name),
         }
-        return self._start_process(name, _TASKMANAGER_MODULE, places)
+        return self._start_process(name, _TASKMANAGER_MODULE, own)
+
+    def start_shuffle_service(self, index: int, options: Mapping[str, str] | None = None) -> int:
+        """Start a shuffle service, under the name it had before, and return its pid at once.
+
+        `options` are its own, before those of the cluster.
+        """
+        name = self.shuffle_service_name(index)
+        own = {"shuffle.service.resource-id": name, "io.tmp.dirs": self._place(name)}
+        return self._start_process(name, _SHUFFLE_SERVICE_MODULE, {**own, **(options or {})})
 
     async def kill_jobmanager(self, signal_number: int = signal.SIGKILL) -> ExitStatus | None:
         """Send the JobManager a signal that ends it, and wait until it has ended."""
@@ -239,6 +261,12 @@ class LocalCluster:
     ) -> ExitStatus | None:
         """Send a TaskManager a signal that ends it, and wait until it has ended."""
         return await self._kill(self.taskmanager_name(index), signal_number)
+
+    async def kill_shuffle_service(
+        self, index: int, signal_number: int = signal.SIGKILL
+    ) -> ExitStatus | None:
+        """Send a shuffle service a signal that ends it, and wait until it has ended."""
+        return await self._kill(self.shuffle_service_name(index), signal_number)
 
     def send_signal(self, name: str, signal_number: int) -> bool:
         """Send any signal, such as SIGSTOP; False when the process is gone."""
@@ -252,13 +280,15 @@ class LocalCluster:
         process = self._processes.get(name)
         return None if process is None else await process.wait(timeout_s)
 
-    async def wait_until_ready(self, taskmanagers: int, timeout_s: float = 30.0) -> None:
-        """Wait until the leader is ready and so many TaskManagers are registered.
+    async def wait_until_ready(
+        self, taskmanagers: int, timeout_s: float = 30.0, shuffle_services: int = 0
+    ) -> None:
+        """Wait until the leader is ready and so many TaskManagers and shuffle services registered.
 
         Raises LocalClusterError when time is up, or as soon as a process that was started by this
         object has ended by itself.
         """
-        waiter = asyncio.create_task(self._until_ready(taskmanagers))
+        waiter = asyncio.create_task(self._until_ready(taskmanagers, shuffle_services))
         guards = {
             asyncio.create_task(self._processes[name].wait(2 * timeout_s)): name
             for name in self._expected
@@ -285,8 +315,8 @@ class LocalCluster:
         SIGTERM and `timeout_s`, then SIGKILL. Nothing to stop is fine.
         """
         jobmanagers = [name for name in self._processes if name.startswith(JOBMANAGER)]
-        taskmanagers = [name for name in self._processes if name not in jobmanagers]
-        for names in (jobmanagers, taskmanagers):
+        workers = [name for name in self._processes if name not in jobmanagers]
+        for names in (jobmanagers, workers):
             ending = [self._processes[name] for name in names]
             await _end(ending, signal.SIGTERM, timeout_s)
             await _end(ending, signal.SIGKILL, timeout_s)
@@ -303,7 +333,7 @@ class LocalCluster:
             self._write_record()
 
     def _start_process(
-        self, name: str, module: str, places: Mapping[str, str], port: str | None = None
+        self, name: str, module: str, own: Mapping[str, str], port: str | None = None
     ) -> int:
         recorded = self._processes.get(name)
         if recorded is not None and recorded.is_alive():
@@ -313,7 +343,7 @@ class LocalCluster:
         options = {
             **self.options,
             "high-availability.storageDir": self.storage,
-            **places,
+            **own,
             "jobmanager.rpc.address": host,
             "jobmanager.rpc.port": port or own_port,
         }
@@ -337,6 +367,10 @@ class LocalCluster:
             _MARK: str(self.directory),
         }
 
+    def _place(self, name: str) -> str:
+        """Where a worker keeps its partitions."""
+        return str(Path(self.options.get("io.tmp.dirs", self.directory / "tmp")) / name)
+
     async def _kill(self, name: str, signal_number: int) -> ExitStatus | None:
         process = self._processes.get(name)
         self._expected = [expected for expected in self._expected if expected != name]
@@ -344,14 +378,15 @@ class LocalCluster:
             return None
         return await process.wait(timeout_s=30.0)
 
-    async def _until_ready(self, taskmanagers: int) -> None:
+    async def _until_ready(self, taskmanagers: int, shuffle_services: int) -> None:
         async with self.client() as client:
             while True:
                 try:
                     cluster = await client.cluster()
                 except ClusterError:
                     continue  # it starts; how long that may take is the caller's affair
-                if cluster.ready and cluster.taskmanagers >= taskmanagers:
+                served = cluster.shuffle_services >= shuffle_services
+                if cluster.ready and cluster.taskmanagers >= taskmanagers and served:
                     return
                 await asyncio.sleep(_POLL_INTERVAL_S)
 

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from holdover.cli import cluster_commands, event_commands, job_commands
+from holdover.cli import cluster_commands, event_commands, job_commands, shuffle_commands
 from holdover.cli.certs_command import certs
 from holdover.cli.chaos import chaos
 from holdover.cli.health_command import health
@@ -39,6 +39,7 @@ app = typer.Typer(
 app.add_typer(cluster_commands.app, name="cluster")
 job_commands.register(app)
 app.add_typer(event_commands.app, name="events")
+app.add_typer(shuffle_commands.app, name="shuffle-service")
 app.command("simulate")(simulate)
 app.command("run")(run_scenario)
 app.command("certs")(certs)

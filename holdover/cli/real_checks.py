@@ -14,7 +14,7 @@ from simulator.workloads import expected_rows, sink_directories
 
 OUTPUT = "the output equals that of a run without faults"
 LEFTOVERS = "nothing of an ended job remains"
-#: Beyond two heartbeats, after which every TaskManager knows that a job has ended.
+#: Beyond two heartbeats, after which every worker knows that a job has ended.
 _CLEAN_UP_S = 10.0
 _LOOK_S = 0.1
 _LISTED_MAX = 5
@@ -65,7 +65,7 @@ def committed_rows(directory: Path) -> list[int]:
 
 
 async def check_leftovers(cluster: RealCluster, job_ids: Sequence[str]) -> list[Problem]:
-    """Whether the living TaskManagers delete ended jobs in the time that this takes at most."""
+    """Whether living workers delete ended jobs in the time that this takes at most."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + 2 * cluster.heartbeat_interval_s + _CLEAN_UP_S
     while True:
@@ -79,10 +79,10 @@ async def check_leftovers(cluster: RealCluster, job_ids: Sequence[str]) -> list[
 
 
 def _files_of(cluster: RealCluster, job_ids: Sequence[str]) -> list[str]:
-    """Files of these jobs on living TaskManagers."""
+    """Files of these jobs on living workers."""
     directories = [
         cluster.place(name) / what / job_id
-        for name in cluster.living_taskmanagers()
+        for name in cluster.living(cluster.workers)
         for what in ("shuffle", "scratch")
         for job_id in job_ids
     ]

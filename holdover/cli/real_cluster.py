@@ -6,13 +6,13 @@ import asyncio
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdover.cli.local_cluster import JOBMANAGER, LocalCluster
 from holdover.cli.real_record import Chronicle, LogFollower, LogLine
 from holdover.client import Client
-from holdover.config import HEARTBEAT_INTERVAL, Configuration
+from holdover.config import HEARTBEAT_INTERVAL, SHUFFLE_MODE, Configuration
 from simulator.scenario import Scenario
 
 #: Partitions are finished when they have their index, which is published last.
@@ -29,7 +29,8 @@ _END_TIMEOUT_S = 10.0
 class RealCluster:
     """Starts processes, sees them end, and starts them again when the scenario says so.
 
-    JobManagers are named `jm-1`, `jm-2`, ..., TaskManagers `tm-1`, ... as in the simulation.
+    JobManagers are named `jm-1`, `jm-2`, ..., TaskManagers `tm-1`, ..., shuffle services `ss-1`,
+    ... as in the simulation.
     """
 
     def __init__(
@@ -51,12 +52,18 @@ class RealCluster:
         self.scenario = scenario
         self.jobmanagers = [f"jm-{i}" for i in range(1, spec.jobmanagers + 1)]
         self.taskmanagers = [f"tm-{i}" for i in range(1, spec.taskmanagers + 1)]
+        self.shuffle_services = [f"ss-{i}" for i in range(1, spec.shuffle_services + 1)]
         failover_s = math.ceil(scenario.duration_max_s) + 1
         self.local = LocalCluster(
             directory,
             taskmanagers=spec.taskmanagers,
             slots=spec.slots,
-            options={**scenario.options, "client.failover-timeout": f"{failover_s} s"},
+            shuffle_services=spec.shuffle_services,
+            options={
+                SHUFFLE_MODE.key: SHUFFLE_MODE.default,
+                **scenario.options,
+                "client.failover-timeout": f"{failover_s} s",
+            },
         )
         self.heartbeat_interval_s = Configuration.of(scenario.options).get(HEARTBEAT_INTERVAL)
         #: Who was started again, and when (wall clock).
@@ -65,20 +72,27 @@ class RealCluster:
         self._on_line = on_line
         self._logs = {
             name: LogFollower(self.local.log_path(self._local_name(name)))
-            for name in (*self.jobmanagers, *self.taskmanagers)
+            for name in (*self.jobmanagers, *self.workers)
         }
         self._restart_s: dict[str, float] = {}
         self._paused: dict[str, None] = {}
         self._epochs: dict[str, int] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
 
+    @property
+    def workers(self) -> list[str]:
+        """TaskManagers, then shuffle services."""
+        return [*self.taskmanagers, *self.shuffle_services]
+
     # ------------------------------------------------------------------ lives
 
     async def start(self) -> None:
         """Start everything, and wait until all are registered. Raises LocalClusterError."""
-        for name in (*self.jobmanagers, *self.taskmanagers):
+        for name in (*self.jobmanagers, *self.workers):
             self._start(name)
-        await self.local.wait_until_ready(len(self.taskmanagers), _START_TIMEOUT_S)
+        await self.local.wait_until_ready(
+            len(self.taskmanagers), _START_TIMEOUT_S, len(self.shuffle_services)
+        )
         for name in self._logs:
             self._lives[name] = asyncio.create_task(self._live(name), name=f"life of {name}")
 
@@ -127,6 +141,9 @@ class RealCluster:
             else:
                 self.local.start_standby(index - 1)
             return
+        if role == "ss":
+            self.local.start_shuffle_service(index)
+            return
         self.local.start_taskmanager(index)
         rack, slots = f"rack-{self.scenario.cluster.rack_of(index)}", self.local.slots
         self._chronicle.note(
@@ -137,18 +154,21 @@ class RealCluster:
     async def _live(self, name: str) -> None:
         """See a process end, and begin the next life of it; for ever."""
         spec = self.scenario.cluster
-        is_jobmanager = name in self.jobmanagers
-        usual_s = spec.jobmanager_restart_s if is_jobmanager else spec.taskmanager_restart_s
+        usual_s = {
+            "jm": spec.jobmanager_restart_s,
+            "tm": spec.taskmanager_restart_s,
+            "ss": spec.shuffle_service_restart_s,
+        }[name.partition("-")[0]]
         while True:
             try:
                 await self.local.wait_for_end(self._local_name(name), _START_TIMEOUT_S)
             except TimeoutError:
                 continue
-            if is_jobmanager:
+            if name in self.jobmanagers:
                 self._chronicle.note(
                     time.time(), lambda recorder, at_s: recorder.jobmanager_ended(at_s, name)
                 )
-            else:
+            elif name in self.taskmanagers:
                 self._chronicle.note(
                     time.time(), lambda recorder, at_s: recorder.worker_ended(at_s, name)
                 )
@@ -192,15 +212,15 @@ class RealCluster:
         """Whether the process runs, or is paused."""
         return self._local_name(name) in self.local.processes()
 
-    def living_taskmanagers(self) -> list[str]:
-        """Those whose processes run, or are paused."""
+    def living(self, workers: Sequence[str]) -> list[str]:
+        """Those of them whose processes run, or are paused."""
         living = self.local.processes()
-        return [name for name in self.taskmanagers if name in living]
+        return [name for name in workers if name in living]
 
-    def partitions(self, taskmanager: str) -> list[tuple[Path, int]]:
-        """The finished partitions on a TaskManager's disk: path of the index, and bytes in all."""
+    def partitions(self, worker: str) -> list[tuple[Path, int]]:
+        """The finished partitions on a worker's disk: path of the index, and bytes in all."""
         found = []
-        for index in sorted(self.place(taskmanager).glob(f"shuffle/*/*{INDEX_SUFFIX}")):
+        for index in sorted(self.place(worker).glob(f"shuffle/*/*{INDEX_SUFFIX}")):
             try:
                 size = index.stat().st_size + index.with_suffix(DATA_SUFFIX).stat().st_size
             except FileNotFoundError:
@@ -208,9 +228,9 @@ class RealCluster:
             found.append((index, size))
         return found
 
-    def place(self, taskmanager: str) -> Path:
-        """The directory of a TaskManager."""
-        return self.local.directory / "tmp" / taskmanager / taskmanager
+    def place(self, worker: str) -> Path:
+        """The directory of a TaskManager or a shuffle service."""
+        return self.local.directory / "tmp" / worker / worker
 
     def client(self) -> Client:
         """A client that follows the leader."""

@@ -56,7 +56,8 @@ def check_runnable(scenario: Scenario) -> None:
             if victims.role in _NOT_HERE
         ]
     spec = scenario.cluster
-    processes, slots = spec.taskmanagers + spec.jobmanagers, spec.taskmanagers * spec.slots
+    processes = spec.taskmanagers + spec.jobmanagers + spec.shuffle_services
+    slots = spec.taskmanagers * spec.slots
     if processes > PROCESSES_MAX:
         reasons.append(f"{processes} processes are too many for one machine: {PROCESSES_MAX}")
     if slots > SLOTS_MAX:
@@ -215,7 +216,8 @@ class RealFaults:
 
     def _victims(self, victims: Victims, chance: random.Random) -> list[str]:
         cluster = self.cluster
-        living = cluster.living_taskmanagers()
+        living = cluster.living(cluster.taskmanagers)
+        services = cluster.living(cluster.shuffle_services)
         candidates = Candidates(
             leader=cluster.leader(),
             jobmanagers=cluster.jobmanagers,
@@ -223,5 +225,7 @@ class RealFaults:
             taskmanagers=living if victims.number is None else cluster.taskmanagers,
             holders=[name for name in living if cluster.partitions(name)],
             racks=self.scenario.cluster.racks,
+            shuffle_services=services if victims.number is None else cluster.shuffle_services,
+            shuffle_holders=[name for name in services if cluster.partitions(name)],
         )
         return choose(victims, candidates, chance)

@@ -79,9 +79,13 @@ class RealRun:
         spec = self._scenario.cluster
         try:
             await self._cluster.start()
-            start_s = max(spec.jobmanager_start_s, spec.taskmanager_start_s)
+            services_s = spec.shuffle_service_start_s if spec.shuffle_services else 0.0
+            start_s = max(spec.jobmanager_start_s, spec.taskmanager_start_s, services_s)
             self._zero_wall_s = time.time() - start_s
-            self._say(f"{spec.taskmanagers} TaskManagers with {spec.slots} slots are ready")
+            services = f" and {n} shuffle services" if (n := spec.shuffle_services) else ""
+            self._say(
+                f"{spec.taskmanagers} TaskManagers with {spec.slots} slots{services} are ready"
+            )
             await self._at_work()
         finally:
             await self._cluster.stop()
@@ -165,7 +169,7 @@ class RealRun:
     # ------------------------------------------------------------------ looking
 
     async def _watch_held(self) -> None:
-        """Look at what TaskManagers hold on their disks, for ever."""
+        """Look at what workers hold on their disks, for ever."""
         while True:
             wall_s = time.time()
             partitions, n_bytes = await asyncio.to_thread(self._held)
@@ -180,7 +184,7 @@ class RealRun:
     def _held(self) -> tuple[int, int]:
         sizes = [
             size
-            for name in self._cluster.living_taskmanagers()
+            for name in self._cluster.living(self._cluster.workers)
             for _, size in self._cluster.partitions(name)
         ]
         return len(sizes), sum(sizes)

@@ -26,9 +26,10 @@ def simulate(
     scenario: Annotated[
         str,
         typer.Argument(
-            metavar="SCENARIO|swarm|swarm-double",
+            metavar="SCENARIO|swarm|swarm-double|swarm-external",
             help="YAML file of the scenario; `swarm` draws one per seed, `swarm-double` one whose"
-            " faults strike while the cluster recovers from others.",
+            " faults strike while the cluster recovers from others, `swarm-external` one whose"
+            " jobs' output goes to shuffle services.",
         ),
     ],
     seed: Annotated[

@@ -38,12 +38,14 @@ from holdover.v1.jobmanager_pb2 import (
     ListJobsRequest,
     ListRecoveryReportsRequest,
     ListResultsRequest,
+    ListShuffleServicesRequest,
     ListTaskManagersRequest,
     ReadJobEventsRequest,
     RecoveryReport,
     ResultFile,
     RetryJobRequest,
     RetryJobResponse,
+    ShuffleServiceStatus,
     SubmitJobResponse,
     SubtaskStatus,
     TaskManagerStatus,
@@ -320,6 +322,17 @@ class Client:
             taskmanagers.extend(page.taskmanagers)
             if not page.next_page_token:
                 return taskmanagers
+            request.page_token = page.next_page_token
+
+    async def shuffle_services(self) -> list[ShuffleServiceStatus]:
+        """The registered shuffle services, by resource id."""
+        request = ListShuffleServicesRequest(page_size=_PAGE_SIZE_MAX)
+        services: list[ShuffleServiceStatus] = []
+        while True:
+            page = await self._leader.ask(lambda stub: stub.ListShuffleServices, request)
+            services.extend(page.shuffle_services)
+            if not page.next_page_token:
+                return services
             request.page_token = page.next_page_token
 
     async def events(

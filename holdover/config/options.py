@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from holdover.config.security_options import SECURITY_OPTIONS
+from holdover.config.shuffle_service_options import SHUFFLE_SERVICE_OPTIONS
 from holdover.config.values import (
     Boolean,
     Choice,
@@ -418,9 +419,11 @@ SLOT_REQUEST_TIMEOUT = Option(
 
 SHUFFLE_MODE = Option(
     "shuffle.mode",
-    Choice(("taskmanager",)),
+    Choice(("taskmanager", "external")),
     "taskmanager",
-    "Who stores result partitions: the TaskManager whose task wrote them.",
+    "Who stores result partitions: the TaskManager whose task wrote them, or shuffle services"
+    " (external), where they outlive every TaskManager.",
+    job_level=True,
 )
 SHUFFLE_COMPRESSION = Option(
     "shuffle.compression",
@@ -475,6 +478,6 @@ LOG_LEVEL = Option(
 #: All options by key, in the order of the documentation.
 OPTIONS: Final[dict[str, Option[object]]] = {
     option.key: option
-    for option in (*globals().values(), *SECURITY_OPTIONS)
+    for option in (*globals().values(), *SHUFFLE_SERVICE_OPTIONS, *SECURITY_OPTIONS)
     if isinstance(option, Option)
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -120,11 +120,14 @@ class JobManagerConnection:
         finder: LeaderFinder,
         listener: JobManagerListener,
         retrieval: LeaderRetrieval | None = None,
+        on_drained: Callable[[], None] | None = None,
     ) -> None:
+        """`on_drained` is called when the leader says that nothing here is needed any more."""
         self._runtime = runtime
         self._resource_id = resource_id
         self._finder = finder
         self._listener = listener
+        self._on_drained = on_drained
         self._retrieval = retrieval
         self._call_timeout_s = configuration.get(options.RPC_CALL_TIMEOUT)
         self._register_timeout_s = configuration.get(options.TASKMANAGER_REGISTRATION_CALL_TIMEOUT)
@@ -444,6 +447,8 @@ class JobManagerConnection:
         self.admit(response.leader_epoch)
         for job_id in response.ended_job_ids:
             self._listener.job_ended(job_id)
+        if response.drained and self._on_drained is not None:
+            self._on_drained()
         if response.register_again and response.leader_epoch == registration.epoch:
             self.register_again(registration.registration_id)
 

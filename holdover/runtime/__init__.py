@@ -34,7 +34,12 @@ from holdover.runtime.objects import (
     VersionedObjects,
     is_object_url,
 )
-from holdover.runtime.partitions import PartitionLookup, PartitionServer, PartitionServers
+from holdover.runtime.partitions import (
+    PartitionLookup,
+    PartitionReceiver,
+    PartitionServer,
+    PartitionServers,
+)
 from holdover.runtime.processes import (
     TASK_MESSAGE_BYTES_MAX,
     ExitStatus,
@@ -79,6 +84,7 @@ __all__ = [
     "ObjectStoreUnavailable",
     "ObjectVersion",
     "PartitionLookup",
+    "PartitionReceiver",
     "PartitionServer",
     "PartitionServers",
     "Randomness",

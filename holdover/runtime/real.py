@@ -7,12 +7,19 @@ import random
 import secrets
 import time
 
-from holdover.runtime import PartitionLookup, PartitionServer, PartitionServers, Runtime
+from holdover.runtime import (
+    PartitionLookup,
+    PartitionReceiver,
+    PartitionServer,
+    PartitionServers,
+    Runtime,
+)
 from holdover.runtime.real_disk import LocalDisk
 from holdover.runtime.real_network import TcpNetwork
 from holdover.runtime.real_processes import ForkedTaskProcesses
 from holdover.runtime.storage_disk import ObjectStorage, StorageDisk
 from holdover.runtime.transport_security import CredentialFiles
+from holdover.v1.common_pb2 import FinishedExecution
 
 
 def real_runtime(
@@ -68,11 +75,24 @@ class SystemRandomness:
 class NoPartitionServers:
     """For processes that serve no partitions."""
 
-    async def start(self, host: str, port: int, lookup: PartitionLookup) -> PartitionServer:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        lookup: PartitionLookup,
+        receiver: PartitionReceiver | None = None,
+    ) -> PartitionServer:
         """Raises `RuntimeError` always."""
         raise RuntimeError(
             f"cannot serve partitions on {host}:{port}: this process was started without"
             " partition servers; give real_runtime(partition_servers=...)"
+        )
+
+    async def copy(self, directory: str, execution: FinishedExecution, address: str) -> None:
+        """Raises `RuntimeError` always."""
+        raise RuntimeError(
+            f"cannot copy partitions from {directory} to {address}: this process was started"
+            " without partition servers; give real_runtime(partition_servers=...)"
         )
 
 

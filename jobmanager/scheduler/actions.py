@@ -41,6 +41,18 @@ class ReleasePartitions:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyPartitions:
+    """Have a shuffle service copy the output of attempts to another; each is answered by
+    PartitionsCopied, whatever becomes of it.
+    """
+
+    worker_id: str
+    target_id: str
+    target_address: str
+    keys: tuple[AttemptKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RejectOffers:
     """Answer a registration: the worker deletes these executions' partitions."""
 
@@ -119,6 +131,7 @@ Action = (
     Deploy
     | Cancel
     | ReleasePartitions
+    | CopyPartitions
     | RejectOffers
     | DeclareSlots
     | ReturnSlots

@@ -6,7 +6,6 @@ steps that more than one part takes; which signal leads to which steps is said i
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from holdover.ids import AttemptKey
@@ -14,17 +13,20 @@ from holdover.v1 import common_pb2, events_pb2, job_pb2
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler.deployment import InputDigests, TaskDeployments, preferred_worker
 from jobmanager.scheduler.execution_graph import ExecutionGraph
+from jobmanager.scheduler.output_refusals import OutputRefusals
 from jobmanager.scheduler.parallelism import (
     AdaptiveParallelism,
     initialize_source,
     initialize_vertex,
     ready_to_initialize,
 )
+from jobmanager.scheduler.ready_queue import ReadyQueue
 from jobmanager.scheduler.reconciliation import Reconciliation
+from jobmanager.scheduler.shuffle_master import shuffle_master
 from jobmanager.scheduler.slot_pool import SlotPool
 from jobmanager.scheduler.splits import SplitEnumerator
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
-from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex, SubtaskId
+from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex
 
 SLOT_TIMER = "slot-request"
 
@@ -41,6 +43,9 @@ class SchedulerOptions:
     cancellation_timeout_s: float
     adaptive: AdaptiveParallelism
     restart_wait_s: float = 0.0
+    #: `shuffle.mode`.
+    shuffle_mode: str = "taskmanager"
+    recovery_enabled: bool = True
 
 
 @dataclass(slots=True)
@@ -65,11 +70,15 @@ class SchedulerCore:
         self.workers: dict[str, str] = {}
         #: Lost workers whose finished work waits for them to be started again.
         self.expected_back: dict[str, None] = {}
+        #: Where output goes.
+        self.shuffle = shuffle_master(options.shuffle_mode, graph.job_id)
+        self.refusals = OutputRefusals(options.slot_request_timeout_s)
+        #: What is to be deleted at lost shuffle services, should they come back.
+        self._owed_releases: dict[str, dict[AttemptKey, None]] = {}
         #: Set once this leader has recovered the job rather than started it.
         self.reconciliation: Reconciliation | None = None
-        #: SCHEDULED subtasks in the order in which they get slots. A queue whose head is found at
-        #: once, however many have left it.
-        self.ready: OrderedDict[SubtaskId, None] = OrderedDict()
+        #: SCHEDULED subtasks.
+        self.ready = ReadyQueue()
         #: One for each initialized source.
         self.enumerators: dict[str, SplitEnumerator] = {}
         #: Why the job must fail, once a part has found that nothing else is left.
@@ -79,7 +88,12 @@ class SchedulerCore:
         self.decision = Decision()
         #: What attempts have read that may be otherwise another time.
         self.input_digests = InputDigests(graph)
-        self._deployments = TaskDeployments(graph, self.workers, self.input_digests)
+        self._deployments = TaskDeployments(
+            graph,
+            self.workers,
+            self.input_digests,
+            recovery_enabled=options.recovery_enabled,
+        )
         self._enumerating: set[str] = set()
         self._declared = 0
         self._waiting_for_slots = False
@@ -170,7 +184,7 @@ class SchedulerCore:
             and self.graph.inputs_available(vertex)
         ):
             self.graph.transition(vertex, ExecutionState.SCHEDULED)
-            self.ready[vertex.id] = None
+            self.ready.add(vertex.id)
 
     def reschedule(self) -> None:
         """After a finish, a loss or a return: readiness anew, from state (P13)."""
@@ -178,7 +192,7 @@ class SchedulerCore:
             if vertex.state is not ExecutionState.SCHEDULED:
                 self.enqueue_subtask(vertex)
             elif not self.graph.inputs_available(vertex):
-                del self.ready[vertex.id]
+                self.ready.discard(vertex.id)
                 self.graph.transition(vertex, ExecutionState.CREATED)
 
     def schedule_all(self) -> None:
@@ -206,10 +220,12 @@ class SchedulerCore:
         *,
         adopted: bool = False,
     ) -> None:
-        """A subtask has finished; what waited for it is scheduled."""
+        """A subtask has finished, `worker_id` has its output; what waited for it is scheduled."""
         slot, owner = vertex.slot, self.graph.vertices[vertex.vertex_id]
+        self._end_writing(vertex, AttemptKey.from_proto(execution.attempt))
+        self.refusals.taken(vertex.id)
         if adopted:
-            self.ready.pop(vertex.id, None)
+            self.ready.discard(vertex.id)
         finished = events_pb2.ExecutionVertexFinished(
             execution=execution,
             location=common_pb2.PartitionLocation(worker_id=worker_id),
@@ -251,12 +267,38 @@ class SchedulerCore:
         cancelled = vertex.state is ExecutionState.CANCELING
         over = ExecutionState.CANCELED if cancelled else ExecutionState.FAILED
         self.graph.transition(vertex, over)
+        self._end_writing(vertex, None)
         if vertex.slot is not None:
             self.slots.vacate(vertex.slot, vertex.id)
         enumerator = self.enumerators.get(vertex.vertex_id)
         if enumerator is not None and vertex.pinned_splits is None:
             enumerator.give_back(vertex.splits)
         self.graph.renew(vertex)
+
+    def _end_writing(self, vertex: ExecutionVertex, finished: AttemptKey | None) -> None:
+        """The current attempt is over. What it has left at a shuffle service is deleted, unless it
+        is the one that counts; at a lost one when that is back."""
+        key, target = vertex.key(self.graph.job_id), self.shuffle.over(vertex.id)
+        if not target or key == finished:
+            return
+        if target in self.workers:
+            self.act(act.ReleasePartitions(target, (key,)))
+        else:
+            # Nobody writes to a lost service anew: one attempt of each subtask at most.
+            self._owed_releases.setdefault(target, {})[key] = None
+
+    def release_owed(self, worker_id: str) -> None:
+        """A worker registers: what should have been deleted there while it was lost is deleted."""
+        owed = self._owed_releases.pop(worker_id, {})
+        if owed:
+            self.act(act.ReleasePartitions(worker_id, tuple(owed)))
+
+    def release_unwanted(self, worker_id: str, key: AttemptKey) -> None:
+        """Delete what a finished attempt has left that does not count: where it ran, or at the
+        shuffle service that it wrote to, which nobody remembers any more."""
+        places = self.shuffle.services if self.shuffle.external else ()
+        for place in (worker_id, *places):
+            self.act(act.ReleasePartitions(place, (key,)))
 
     def cancel(self, vertex: ExecutionVertex) -> None:
         """Have the current attempt cancelled; a report will say when it is over."""
@@ -291,25 +333,31 @@ class SchedulerCore:
             self.reclaim -= len(given_back)
             self.act(act.ReturnSlots(given_back))
         if self.may_deploy():
-            while self.ready and self.slots.free_count:
-                subtask, _ = self.ready.popitem(last=False)
-                self._deploy(self.graph.vertex_at(*subtask))
+            while self.ready.placeable_count and self.slots.free_count:
+                self._deploy(self.graph.vertex_at(*self.ready.pop()))
         self._declare_slots()
 
     def _deploy(self, vertex: ExecutionVertex) -> None:
         if not self.graph.inputs_available(vertex):
             self.graph.transition(vertex, ExecutionState.CREATED)
             return
+        target = ""
+        if self.graph.vertices[vertex.vertex_id].vertex.outputs:
+            if not self.shuffle.has_target:
+                self.ready.set_aside(vertex.id)
+                return
+            target = self.shuffle.place(vertex.id)
         slot = self.slots.take(vertex.id, preferred_worker(self.graph, vertex))
         self.graph.deploy(vertex, slot, self.epoch)
-        self.act(act.Deploy(slot, self._deployments.of(vertex, slot)))
+        self.act(act.Deploy(slot, self._deployments.of(vertex, slot, target)))
 
     def _declare_slots(self) -> None:
-        wanted = self.slots.occupied_count + len(self.ready)
-        if wanted != self._declared and (wanted > len(self.slots) or not self.ready):
+        placeable = self.ready.placeable_count
+        wanted = self.slots.occupied_count + placeable
+        if wanted != self._declared and (wanted > len(self.slots) or not placeable):
             self._declared = wanted
             self.act(act.DeclareSlots(wanted))
-        if self.slots.free_count and not self.ready:
+        if self.slots.free_count and not placeable:
             # After the declaration: what is returned is not to be granted again.
             self.act(act.ReturnSlots(self.slots.give_back()))
         starved = bool(self.ready) and len(self.slots) == 0 and self.may_deploy()
@@ -325,11 +373,27 @@ class SchedulerCore:
         """Why nothing runs although something could; empty otherwise."""
         if not self._waiting_for_slots:
             return ""
+        services = sum(1 for _ in self.shuffle.services)
+        if not self.ready.placeable_count:
+            refusal = f"; the last refusal: {last}" if (last := self.refusals.last_reason) else ""
+            return (
+                f"waiting for resources: {self.ready.aside_count} subtasks are ready and no shuffle"
+                f" service takes their output ({services} are registered);"
+                f" start shuffle services, or give them more room{refusal}"
+            )
         return (
-            f"waiting for resources: {len(self.ready)} subtasks are ready and no slot is free"
-            f" ({len(self.workers)} TaskManagers are registered);"
+            f"waiting for resources: {self.ready.placeable_count} subtasks are ready and no slot is"
+            f" free ({len(self.workers) - services} TaskManagers are registered);"
             " start TaskManagers or wait for other jobs"
         )
+
+    @property
+    def waiting_for_room(self) -> str:
+        """Whose output no shuffle service takes, when nothing else is to be done; else empty."""
+        works = self.graph.state in (JobState.RUNNING, JobState.RECONCILING)
+        if not works or self.ready or self.slots.occupied_count:
+            return ""
+        return self.refusals.waiting
 
 
 def job_failure(message: str) -> common_pb2.Failure:

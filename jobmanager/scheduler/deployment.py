@@ -65,17 +65,28 @@ class TaskDeployments:
     """
 
     def __init__(
-        self, graph: ExecutionGraph, data_addresses: Mapping[str, str], digests: InputDigests
+        self,
+        graph: ExecutionGraph,
+        data_addresses: Mapping[str, str],
+        digests: InputDigests,
+        *,
+        recovery_enabled: bool,
     ) -> None:
         """`data_addresses`: of each registered worker, as of the time of each deployment."""
         self._graph = graph
         self._digests = digests
         self._data_addresses = data_addresses
+        self._recovery_enabled = recovery_enabled
         #: By edge, with the `output_version` of its source; all-to-all edges only.
         self._gates: dict[int, tuple[int, taskmanager_pb2.InputGate]] = {}
 
-    def of(self, vertex: ExecutionVertex, slot: SlotId) -> taskmanager_pb2.TaskDeployment:
-        """The deployment of a subtask's current attempt, all of whose inputs are available."""
+    def of(
+        self, vertex: ExecutionVertex, slot: SlotId, target: str = ""
+    ) -> taskmanager_pb2.TaskDeployment:
+        """The deployment of a subtask's current attempt, all of whose inputs are available.
+
+        `target` is the registered shuffle service that its output goes to, or empty.
+        """
         graph = self._graph
         owner = graph.vertices[vertex.vertex_id]
         deployment = taskmanager_pb2.TaskDeployment(
@@ -84,7 +95,11 @@ class TaskDeployments:
             parallelism=owner.parallelism,
             output_subpartitions=[output.subpartitions for output in owner.vertex.outputs],
             inputs_digest=self._digests.of(vertex),
+            recovery_disabled=not self._recovery_enabled,
         )
+        if target:
+            deployment.shuffle_target.worker_id = target
+            deployment.shuffle_target.data_address = self._data_addresses[target]
         for position, edge in enumerate(owner.in_edges):
             deployment.inputs.append(self._gate(edge, vertex))
             gate = deployment.inputs[position]

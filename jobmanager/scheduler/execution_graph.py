@@ -117,6 +117,8 @@ class ExecutionGraph:
                 self._apply_reset(self.vertex_at(event.vertex_reset.vertex_id, subtask))
         elif kind == "vertex_initialized":
             self._apply_initialized(event.vertex_initialized)
+        elif kind == "partitions_moved":
+            self._apply_moved(event.partitions_moved)
         elif kind == "job_state_changed":
             self._apply_job_state(event.job_state_changed.state)
         elif kind == "cancel_requested":
@@ -168,6 +170,15 @@ class ExecutionGraph:
         vertex.splits = list(execution.splits)
         owner.add_output(execution)
         owner.output_version += 1
+        self._moved(vertex, before)
+
+    def _apply_moved(self, event: events_pb2.PartitionsMoved) -> None:
+        key = AttemptKey.from_proto(event.attempt)
+        vertex = self.vertex_at(key.vertex_id, key.subtask)
+        if vertex.finished is None or vertex.key(self.job_id) != key:
+            raise ReplayError(f"the output of {key} moves and is not what counts")
+        before, vertex.stored_at = vertex.worker_id, event.location.worker_id
+        self._job_vertex(key.vertex_id).output_version += 1
         self._moved(vertex, before)
 
     def _apply_job_state(self, state: int) -> None:

@@ -10,8 +10,9 @@ from jobmanager.scheduler import actions as act
 from jobmanager.scheduler.core import SchedulerCore, job_failure
 from jobmanager.scheduler.failover import LostSubtask, ResetPlan, RestartStrategy, plan_resets
 from jobmanager.scheduler.restarted_workers import RestartedWorkers
+from jobmanager.scheduler.signals import ShuffleLoad
 from jobmanager.scheduler.states import ExecutionState, JobState
-from jobmanager.scheduler.vertices import ExecutionVertex
+from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
 
 RESTART_TIMER = "restart/"
 REFUSAL_PAUSE_S = 0.1
@@ -37,6 +38,7 @@ class FailureHandling:
         core = self._core
         core.workers.pop(worker_id, None)
         core.slots.lose_worker(worker_id)
+        self.cancel_writers(worker_id, core.shuffle.lost(worker_id))
         awaited = self._restarts.await_restart(worker_id)
         lost: list[LostSubtask] = []
         for vertex in self._graph.at_worker(worker_id):
@@ -53,11 +55,25 @@ class FailureHandling:
         self.reset(lost)
         core.reschedule()
 
+    def cancel_writers(self, worker_id: str, subtasks: Iterable[SubtaskId]) -> None:
+        """What these still write to that service goes nowhere any more; they would find out
+        later."""
+        for subtask in subtasks:
+            if self._core.shuffle.target_of(subtask) == worker_id:
+                self._core.cancel(self._graph.vertex_at(*subtask))
+
+    def shuffle_load(self, worker_id: str, load: ShuffleLoad) -> None:
+        """A registered shuffle service told how it is: output may have somewhere to go again."""
+        if worker_id in self._core.workers and self._core.shuffle.told(worker_id, load):
+            self._core.ready.bring_back()
+
     def attempt_failed(
         self, vertex: ExecutionVertex, failure: common_pb2.Failure
     ) -> common_pb2.Failure | None:
         """The current attempt failed. Returns the reason if the whole job fails with it."""
         core = self._core
+        if failure.kind == common_pb2.FAILURE_KIND_OUTPUT_REFUSED:
+            core.shuffle.refused(vertex.id)
         core.abandon(vertex)
         if self._graph.state in (JobState.FAILING, JobState.CANCELLING):
             return None
@@ -69,6 +85,8 @@ class FailureHandling:
                 # its worker is lost, and awaited.
                 core.reschedule()
                 return None
+        elif failure.kind == common_pb2.FAILURE_KIND_OUTPUT_REFUSED:
+            return self._output_refused(vertex, failure)
         elif failure.kind != common_pb2.FAILURE_KIND_TASK:
             core.enqueue_subtask(vertex)
             return None
@@ -82,6 +100,20 @@ class FailureHandling:
             self._hold(vertex, delay_s)
         core.reschedule()
         return None
+
+    def _output_refused(
+        self, vertex: ExecutionVertex, failure: common_pb2.Failure
+    ) -> common_pb2.Failure | None:
+        """No service took the output, through no fault of the task: it runs again, for a while."""
+        pause_s = self._core.refusals.refused(vertex.id, failure.message)
+        if pause_s is not None:
+            self._hold(vertex, pause_s)
+            return None
+        return job_failure(
+            f"slot.request.timeout has passed; no shuffle service has taken the output of subtask"
+            f" {vertex.vertex_id}/{vertex.subtask} in that time: {failure.message}; give them more"
+            " room, or start others"
+        )
 
     def deployment_refused(self, vertex: ExecutionVertex) -> None:
         """The current attempt did not start; the next one is not to meet the same refusal at

@@ -13,6 +13,7 @@ from jobmanager.scheduler.core import SchedulerCore
 from jobmanager.scheduler.deferred_offers import DeferredOffer
 from jobmanager.scheduler.failover import LostSubtask, plan_resets
 from jobmanager.scheduler.failures import FailureHandling
+from jobmanager.scheduler.moved_partitions import MovedPartitions
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
 from jobmanager.scheduler.restarted_workers import RestartedWorkers
 from jobmanager.scheduler.splits import SplitEnumerator
@@ -30,10 +31,15 @@ class ReturningWorkers:
     """Registrations of workers: during a recovery, and at any other time."""
 
     def __init__(
-        self, core: SchedulerCore, failures: FailureHandling, restarts: RestartedWorkers
+        self,
+        core: SchedulerCore,
+        failures: FailureHandling,
+        restarts: RestartedWorkers,
+        moves: MovedPartitions,
     ) -> None:
         self._core = core
         self._restarts = restarts
+        self._moves = moves
         self._graph = core.graph
         self._failures = failures
         #: What is left of a registration that is being judged.
@@ -98,6 +104,11 @@ class ReturningWorkers:
         core, recovery = self._core, self._core.reconciliation
         address_before = core.workers.get(signal.worker_id, signal.data_address)
         core.workers[signal.worker_id] = signal.data_address
+        # A new process in a service's place goes on with nothing that the old one was sent.
+        writers = [] if signal.refreshed else core.shuffle.lost(signal.worker_id)
+        core.shuffle.registered(signal.worker_id, signal.shuffle)
+        if core.shuffle.has_target:
+            core.ready.bring_back()
         awaited = self._restarts.returned(signal.worker_id)
         late = recovery is not None and recovery.is_late(signal.worker_id)
         rejected: list[AttemptKey] = []
@@ -122,6 +133,8 @@ class ReturningWorkers:
         if awaited or address_before != signal.data_address:
             # After what was offered: who reads there may have been finished by it.
             self._restarts.moved(signal.worker_id)
+        self._failures.cancel_writers(signal.worker_id, writers)
+        core.release_owed(signal.worker_id)
         yield from self._miss_what_was_not_offered(signal, accepted)
         self._take_up_deferred()
         if recovery is not None:
@@ -155,9 +168,12 @@ class ReturningWorkers:
         if vertex.state is ExecutionState.CANCELING:
             return False  # it has read rows that do not count any more
         if vertex.state is ExecutionState.FINISHED:
-            if vertex.key(self._graph.job_id) != key or vertex.stored_at != worker_id:
+            if vertex.key(self._graph.job_id) != key:
                 return self._put_in_its_place(vertex, key, execution, worker_id)
-            if self._graph.vertices[key.vertex_id].released:
+            if vertex.stored_at != worker_id:
+                if not self._moves.is_offered(vertex, key, worker_id):
+                    return False
+            elif self._graph.vertices[key.vertex_id].released:
                 return False
             self._graph.set_available(vertex, True)
             if self._core.reconciliation is not None:

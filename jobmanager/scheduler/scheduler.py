@@ -24,6 +24,7 @@ from jobmanager.scheduler.ending import CANCEL_TIMER, JobEnd
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.failover import RestartStrategy
 from jobmanager.scheduler.failures import RESTART_TIMER, FailureHandling
+from jobmanager.scheduler.moved_partitions import MovedPartitions
 from jobmanager.scheduler.optional_partitions import make_room
 from jobmanager.scheduler.reconciliation import ADOPTION_TIMER, WAIT_TIMER, Reconciliation
 from jobmanager.scheduler.restarted_workers import RESTART_WAIT_TIMER, RestartedWorkers
@@ -48,12 +49,15 @@ class Scheduler:
         self.core = SchedulerCore(graph, epoch, options)
         self._restarts = RestartedWorkers(self.core)
         self._failures = FailureHandling(self.core, restart_strategy, self._restarts)
-        self._returns = ReturningWorkers(self.core, self._failures, self._restarts)
+        self._moves = MovedPartitions(self.core, self._failures)
+        self._returns = ReturningWorkers(self.core, self._failures, self._restarts, self._moves)
         self._end = JobEnd(self.core)
         self._handlers: dict[type, Callable[..., None]] = {
             sig.JobStarted: lambda _: self.core.change_state(JobState.RUNNING),
             sig.RecoveryStarted: lambda s: self._returns.start_recovery(s.previous_workers),
             sig.WorkerRegistered: self._on_worker_registered,
+            sig.ShuffleLoadTold: self._on_shuffle_load_told,
+            sig.PartitionsCopied: self._moves.copied,
             sig.WorkerLost: self._on_worker_lost,
             sig.WorkerRestarted: lambda s: self._restarts.restarted(s.worker_id),
             sig.RoomWanted: lambda s: make_room(self.core, s),
@@ -84,7 +88,7 @@ class Scheduler:
     @property
     def waiting(self) -> str:
         """Why nothing runs although something could; empty otherwise."""
-        return self.core.waiting or self._restarts.waiting
+        return self.core.waiting or self._restarts.waiting or self.core.waiting_for_room
 
     def handle(self, signal: sig.Signal) -> Decision:
         """Decide about one signal. After the job has ended, nothing is decided any more.
@@ -119,10 +123,19 @@ class Scheduler:
             return False, None
         return True, enumerator.next_split(vertex, received)
 
+    def needs_worker(self, worker_id: str) -> bool:
+        """Whether the job may still want anything that a leaving shuffle service holds."""
+        return self.ended is None and self._moves.needs(worker_id)
+
+    def _on_shuffle_load_told(self, signal: sig.ShuffleLoadTold) -> None:
+        self._failures.shuffle_load(signal.worker_id, signal.load)
+        self._moves.load_told(signal.worker_id, signal.load)
+
     def _on_worker_registered(self, signal: sig.WorkerRegistered) -> None:
         self.core.decision.unfinished = not self._returns.register(signal)
 
     def _on_worker_lost(self, signal: sig.WorkerLost) -> None:
+        self._moves.worker_lost(signal.worker_id)
         self._failures.lose_worker(signal.worker_id)
         self._returns.worker_lost(signal.worker_id)
 
@@ -138,10 +151,12 @@ class Scheduler:
                 self.graph.transition(vertex, ExecutionState.RUNNING)
         elif vertex.state is ExecutionState.CANCELING or signal.state == ExecutionState.CANCELED:
             if signal.state == ExecutionState.FINISHED:
-                self.core.act(act.ReleasePartitions(signal.worker_id, (signal.key,)))
+                self.core.release_unwanted(signal.worker_id, signal.key)
             self._try_again(vertex)
         elif signal.state == ExecutionState.FINISHED and signal.finished is not None:
-            self.core.finish(vertex, signal.finished, signal.worker_id)
+            # Where it ran, and where its output is, are two things (P39).
+            stored_at = self.core.shuffle.target_of(vertex.id) or signal.worker_id
+            self.core.finish(vertex, signal.finished, stored_at)
         else:
             failure = self._failures.attempt_failed(vertex, signal.failure or _no_reason())
             if failure is not None:
@@ -162,7 +177,7 @@ class Scheduler:
             and vertex.key(self.graph.job_id) == signal.key
         ) or (recovery is not None and signal.key in recovery.deferred)
         if signal.state == ExecutionState.FINISHED and not known:
-            self.core.act(act.ReleasePartitions(signal.worker_id, (signal.key,)))
+            self.core.release_unwanted(signal.worker_id, signal.key)
 
     def _try_again(self, vertex: ExecutionVertex) -> None:
         """The current attempt is over and nobody is to blame."""

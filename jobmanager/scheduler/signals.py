@@ -17,6 +17,17 @@ class SlotId(NamedTuple):
     index: int  # type: ignore[assignment]  # nobody asks where in this tuple something is
 
 
+class ShuffleLoad(NamedTuple):
+    """By what a target is chosen among shuffle services."""
+
+    #: Bytes of partitions that it still takes.
+    room_bytes: int
+    #: Streams of output that were being written to it, of all jobs.
+    open_puts: int = 0
+    #: It takes nothing new, and leaves once no live job needs what it holds.
+    draining: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class JobStarted:
     """The job starts from its beginning."""
@@ -38,7 +49,7 @@ class WorkerRegistered:
     """A worker registered with all that it holds of this job.
 
     `refreshed` tells that the same incarnation had registered with this leader before.
-    `running` are the attempts that still occupy its slots.
+    `running` are the attempts that still occupy its slots. `shuffle` is set for a shuffle service.
     """
 
     worker_id: str
@@ -46,6 +57,30 @@ class WorkerRegistered:
     refreshed: bool
     finished: Sequence[common_pb2.FinishedExecution] = ()
     running: Sequence[AttemptKey] = ()
+    shuffle: ShuffleLoad | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleLoadTold:
+    """A registered shuffle service told how it is."""
+
+    worker_id: str
+    load: ShuffleLoad
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsCopied:
+    """What became of copying an attempt's output from one shuffle service to another.
+
+    `obstacle` says why it was not copied, and is empty where it was; `lost` that it cannot be, for
+    it is gone or damaged.
+    """
+
+    worker_id: str
+    target_id: str
+    key: AttemptKey
+    obstacle: str = ""
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +200,8 @@ Signal = (
     JobStarted
     | RecoveryStarted
     | WorkerRegistered
+    | ShuffleLoadTold
+    | PartitionsCopied
     | WorkerLost
     | WorkerRestarted
     | RoomWanted

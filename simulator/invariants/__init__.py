@@ -10,9 +10,11 @@ contradicts an invariant becomes a `Finding`; the same text counts once.
 4. finished work that lives does not run again               reruns.py
    and is not deleted early                                  deletions.py
    and is found by its TaskManager when that starts again    restarts.py
+   and is whole where it is held                             held.py
 5. state equals the replay of the log                        replays.py
 6. the log cut at any byte recovers                          replays.py
 7. nothing of an ended job remains                           remains.py
+   and nothing lingers at a shuffle service                  services.py
 8. every queue is within its bound                           bounds.py
    and no job waits beside free slots                        slots.py
 9. every job ends after healing; no service fails by itself  progress.py
@@ -33,6 +35,7 @@ from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.signals import Signal
 from simulator.invariants.bounds import QueuesAreBounded
 from simulator.invariants.deletions import NothingIsDeletedEarly
+from simulator.invariants.held import HeldIsWhole
 from simulator.invariants.leadership import OneLeaderActs
 from simulator.invariants.output import OutputIsComplete
 from simulator.invariants.progress import JobsEnd, NoHiddenMistake
@@ -41,6 +44,7 @@ from simulator.invariants.remains import NothingRemains
 from simulator.invariants.replays import CutLogRecovers, StateEqualsReplay
 from simulator.invariants.reruns import NoNeedlessRerun
 from simulator.invariants.restarts import RestartFindsWork
+from simulator.invariants.services import NothingLingers
 from simulator.invariants.slots import NoJobStarves
 from simulator.invariants.view import (
     ClusterView,
@@ -74,9 +78,11 @@ class Invariants:
             NoNeedlessRerun.name: NoNeedlessRerun,
             NothingIsDeletedEarly.name: NothingIsDeletedEarly,
             RestartFindsWork.name: RestartFindsWork,
+            HeldIsWhole.name: HeldIsWhole,
             StateEqualsReplay.name: StateEqualsReplay,
             CutLogRecovers.name: functools.partial(CutLogRecovers, source=source),
             NothingRemains.name: NothingRemains,
+            NothingLingers.name: NothingLingers,
             QueuesAreBounded.name: QueuesAreBounded,
             NoJobStarves.name: NoJobStarves,
             JobsEnd.name: JobsEnd,

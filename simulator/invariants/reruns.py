@@ -27,6 +27,8 @@ from simulator.invariants.view import Broken, ClusterView, Invariant, Step
 
 #: Clocks of hosts may run so much slower than the world's, and timers fire so much early by it.
 CLOCK_RATE_MIN = 0.8
+#: Why a leader loses a shuffle service that it has told that nothing is needed of it.
+DRAINED = "it left: it is drained"
 
 _Reason = events_pb2.ResetReason
 
@@ -54,6 +56,8 @@ class NoNeedlessRerun(Invariant):
         self._leaders: dict[tuple[str, str], _Leader] = {}
         #: Attempts that some leader has reset: they may be rejected by another.
         self._reset: dict[AttemptKey, None] = {}
+        #: Attempts of which there may be a copy at another shuffle service.
+        self._copied: dict[AttemptKey, None] = {}
 
     def step(self, step: Step) -> None:
         """Judge what a leader decides against the truth."""
@@ -71,6 +75,8 @@ class NoNeedlessRerun(Invariant):
                 leader.released.update(dict.fromkeys(action.keys))
             elif isinstance(action, act.RejectOffers):
                 self._judge_rejections(step, leader, action)
+            elif isinstance(action, act.CopyPartitions):
+                self._copied.update(dict.fromkeys(action.keys))
             elif isinstance(action, act.Deploy):
                 self._judge_deployment(step)
 
@@ -82,6 +88,10 @@ class NoNeedlessRerun(Invariant):
                 key = AttemptKey.from_proto(finished.execution.attempt)
                 stored = (key, finished.location.worker_id)
                 leader.stored[key.vertex_id, key.subtask] = stored
+            elif event.HasField("partitions_moved"):
+                moved = event.partitions_moved
+                key = AttemptKey.from_proto(moved.attempt)
+                leader.stored[key.vertex_id, key.subtask] = (key, moved.location.worker_id)
             elif event.HasField("vertex_reset"):
                 for subtask in event.vertex_reset.subtasks:
                     vertex = graph.vertex_at(event.vertex_reset.vertex_id, subtask)
@@ -106,12 +116,36 @@ class NoNeedlessRerun(Invariant):
                 self.broken(f"{step.leader} resets {key} for a producer that it does not reset")
         elif reason == events_pb2.RESET_REASON_STAGED_FILES_LOST:
             self._judge_staged_files(step, key, worker_id)
-        elif key not in leader.released and self._is_there(step, leader, key, worker_id, reason):
-            name = _Reason.Name(reason)
-            self.broken(
-                f"{step.leader} (epoch {step.epoch}) resets {key} ({name}), though {worker_id} is"
-                " alive, registered in time, and holds it"
-            )
+        elif key not in leader.released:
+            self._judge_loss(step, leader, key, worker_id, reason)
+
+    def _judge_loss(
+        self,
+        step: Step,
+        leader: _Leader,
+        key: AttemptKey,
+        worker_id: str,
+        reason: _Reason.ValueType,
+    ) -> None:
+        name = f"{step.leader} (epoch {step.epoch}) resets {key} ({_Reason.Name(reason)})"
+        elsewhere = self._held_elsewhere(step, key, worker_id)
+        if self._is_there(step, leader, key, worker_id, reason):
+            self.broken(f"{name}, though {worker_id} is alive, registered in time, and holds it")
+        elif elsewhere:
+            self.broken(f"{name}, and looks for it at {worker_id}, though {elsewhere} holds it")
+        elif isinstance(step.signal, sig.WorkerLost) and step.signal.reason == DRAINED:
+            self.broken(f"{name}: {worker_id} has left because nothing of it was said to be needed")
+
+    def _held_elsewhere(self, step: Step, key: AttemptKey, worker_id: str) -> str:
+        """A registered worker that holds an attempt of which the leader believes that another does;
+        not a copy, or what was copied, of which the leader may know nothing any more."""
+        if key in self._copied:
+            return ""
+        for name in step.scheduler.core.workers:
+            worker = self.view.worker(name) if name != worker_id else None
+            if worker is not None and not worker.paused and lives(worker, key):
+                return name
+        return ""
 
     def _is_there(
         self,
@@ -129,12 +163,16 @@ class NoNeedlessRerun(Invariant):
         offer = recovery.offers.get(worker_id) if recovery is not None else None
         if offer is not None and offer.late:
             return False
+        registered = worker_id in step.scheduler.core.workers
+        lost = isinstance(step.signal, sig.WorkerLost) and step.signal.worker_id == worker_id
+        if reason == events_pb2.RESET_REASON_WORKER_LOST and registered and not lost:
+            return True
         if reason in (
             events_pb2.RESET_REASON_WORKER_LOST,
             events_pb2.RESET_REASON_PARTITION_LOST,
         ):
             return self.is_calm()
-        if worker_id in step.scheduler.core.workers:
+        if registered:
             return True
         return self._waited_too_short(step, leader)
 

@@ -62,6 +62,20 @@ def lives(worker: WorkerView | None, key: AttemptKey) -> bool:
     return worker is not None and execution is not None and _files_there(worker, key, execution)
 
 
+def whole(worker: WorkerView, key: AttemptKey) -> bool:
+    """Whether a worker holds a finished attempt with all files of its partitions, and their data
+    are as long as they were when it finished."""
+    execution = worker.finished.get(key)
+    if execution is None or not _files_there(worker, key, execution):
+        return False
+    for partition in execution.partitions:
+        base = partition_base(worker.shuffle_directory, partition_name(key, partition.output))
+        data = at_once(worker.disk.stat(base + DATA_SUFFIX))
+        if data is None or data.bytes != partition.data_bytes:
+            return False
+    return True
+
+
 def whole_attempts(disk: Disk, shuffle_directory: str) -> list[AttemptKey]:
     """Finished attempts of which a TaskManager that starts on this directory has all files, as
     they were when they finished."""

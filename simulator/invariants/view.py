@@ -103,8 +103,21 @@ class LeaderView:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceFacts:
+    """What a shuffle service knows besides what a TaskManager does."""
+
+    #: Whether it takes nothing new, and is to leave.
+    draining: bool = False
+    #: Attempts of which something is being put, or waits to be published.
+    incoming: tuple[AttemptKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A living TaskManager. Directories are its own, on `disk` (`stored.as_it_is`)."""
+    """A living TaskManager, or a shuffle service.
+
+    Directories are its own, on `disk` (`stored.as_it_is`).
+    """
 
     #: Of the process, told apart by its life: "tm-3#0".
     name: str
@@ -128,6 +141,8 @@ class WorkerView:
     shuffle_directory: str = "/local/shuffle"
     scratch_directory: str = "/local/scratch"
     graphs_directory: str = "/local/graphs"
+    #: Of a shuffle service.
+    service: ServiceFacts | None = None
 
 
 class ClusterView(Protocol):

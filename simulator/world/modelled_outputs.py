@@ -19,6 +19,7 @@ from holdover.v1.taskmanager_pb2 import RunTask
 from shuffle.finished_record import encode_record, record_path
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
 from simulator.world.disk import NewFile, ProcessDisk
+from simulator.world.modelled_puts import PutPartition, put_attempt
 from simulator.world.modelled_vertex import TaskOutcome
 from simulator.world.process import Process
 from simulator.world.rows import ModelledPartition, Rows, index_checksum
@@ -49,8 +50,11 @@ class OutputWriter:
         self, vertex: JobVertex, outcome: TaskOutcome, finished: FinishedExecution
     ) -> None:
         """Publish a partition for each output of the vertex, and name it in `finished`; then the
-        attempt's record, where one is wanted."""
+        attempt's record, where one is wanted. Where the deployment names a shuffle service, all
+        goes there instead; raises OutputRefused when it is not taken."""
+        target = self._run.deployment.shuffle_target.data_address
         files: list[NewFile] = []
+        puts: list[PutPartition] = []
         for output, data_set in enumerate(vertex.outputs):
             partition = ModelledPartition.of(
                 outcome.rows,
@@ -60,7 +64,10 @@ class OutputWriter:
                 outcome.output_bytes,
             )
             index, data = partition.encode()
-            base = partition_base(self._run.shuffle_directory, partition_name(self._key, output))
+            name = partition_name(self._key, output)
+            base = partition_base(self._run.shuffle_directory, name)
+            n_bytes = max(partition.data_bytes, len(data))
+            puts.append(PutPartition(name, index, data, n_bytes))
             files += [
                 NewFile(base + DATA_SUFFIX, data, partition.data_bytes),
                 NewFile(base + INDEX_SUFFIX, index, 0),
@@ -69,9 +76,12 @@ class OutputWriter:
                 output=output,
                 subpartition_bytes=partition.subpartition_bytes(),
                 rows=len(partition.rows),
-                data_bytes=max(partition.data_bytes, len(data)),
+                data_bytes=n_bytes,
                 index_crc32c=index_checksum(index),
             )
+        if target:
+            await put_attempt(self._world, self._process, target, puts, finished)
+            return
         if self._run.record_finished:
             path = record_path(self._run.shuffle_directory, self._key)
             files.append(NewFile(path, encode_record(finished), 0))

@@ -33,7 +33,7 @@ from holdover.v1.taskmanager_pb2 import (
     TaskFailed,
     TaskProcessReady,
 )
-from shuffle.errors import PartitionUnreachable
+from shuffle.errors import OutputRefused, PartitionUnreachable
 from simulator.world.disk import ProcessDisk
 from simulator.world.modelled_inputs import InputFetcher, LostInputs
 from simulator.world.modelled_outputs import OutputWriter
@@ -211,7 +211,7 @@ class _TaskRunner:
             failure = failure_of(TaskCancelled(), where)
         except LostInputs as error:
             failure = failure_of(error.first, where, error.names)
-        except (PartitionUnreachable, JobError) as error:
+        except (PartitionUnreachable, OutputRefused, JobError) as error:
             failure = failure_of(error, where)
         except (WorkloadFailure, OSError) as error:
             message = f"{where}: {type(error).__name__}: {error}"
@@ -257,6 +257,7 @@ class _TaskRunner:
             rows_in=inputs.rows + outcome.rows_from_splits,
             rows_out=len(outcome.rows),
             inputs_digest=run.deployment.inputs_digest,
+            recovery_disabled=run.deployment.recovery_disabled,
         )
         if outcome.sink is not None:
             finished.staged_files.append(await writer.stage(outcome.sink, outcome))

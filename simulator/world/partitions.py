@@ -12,8 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdover.runtime import PartitionLookup, PartitionServer
-from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX
+from holdover.ids import AttemptKey, partition_name
+from holdover.runtime import PartitionLookup, PartitionReceiver, PartitionServer
+from holdover.v1.common_pb2 import FinishedExecution
+from shuffle.errors import PartitionDamaged, PartitionNotFound
+from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
+from simulator.world.disk import ProcessDisk
+from simulator.world.modelled_puts import PutPartition, TakenPartitions, put_attempt
 from simulator.world.process import Process
 from simulator.world.rows import NO_ROWS, DamagedRows, Rows, StoredPartition, stored_partition
 
@@ -43,11 +48,40 @@ class ModelledPartitionServers:
         self._world = world
         self._process = process
 
-    async def start(self, host: str, port: int, lookup: PartitionLookup) -> PartitionServer:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        lookup: PartitionLookup,
+        receiver: PartitionReceiver | None = None,
+    ) -> PartitionServer:
         """See `PartitionServers.start`; it serves on all addresses of the host."""
         server = ModelledPartitionServer(self._world, self._process, lookup)
+        if receiver is not None:
+            server.taken = TakenPartitions(receiver, ProcessDisk(self._world, self._process))
         server.port = self._world.network.listen(self._process, port, server)
         return server
+
+    async def copy(self, directory: str, execution: FinishedExecution, address: str) -> None:
+        """See `PartitionServers.copy`; reading here takes no time."""
+        key = AttemptKey.from_proto(execution.attempt)
+        storage = self._world.storages.of(self._process.host)
+        partitions = []
+        for partition in execution.partitions:
+            name = partition_name(key, partition.output)
+            base = partition_base(directory, name)
+            try:
+                index, data = (
+                    storage.read_now(base + INDEX_SUFFIX),
+                    storage.read_now(base + DATA_SUFFIX),
+                )
+                stored_partition(index, data)
+            except FileNotFoundError as error:
+                raise PartitionNotFound(name) from error
+            except (OSError, DamagedRows) as error:
+                raise PartitionDamaged(name, str(error)) from error
+            partitions.append(PutPartition(name, index, data, partition.data_bytes))
+        await put_attempt(self._world, self._process, address, partitions, execution, is_copy=True)
 
 
 class ModelledPartitionServer:
@@ -59,6 +93,8 @@ class ModelledPartitionServer:
         self._lookup = lookup
         self._stopped = False
         self.port = 0
+        #: What is put to it, where it is a shuffle service's.
+        self.taken: TakenPartitions | None = None
 
     async def stop(self) -> None:
         """See `PartitionServer.stop`."""

@@ -16,7 +16,9 @@ StartCluster = Callable[..., Awaitable[RunningCluster]]
 
 @pytest_asyncio.fixture
 async def start_cluster(tmp_path: Path) -> AsyncIterator[StartCluster]:
-    """`await start_cluster(taskmanagers=3, slots=2, options={...}, start=True)`; stopped after it.
+    """`await start_cluster(taskmanagers=3, slots=2, options={...})`; stopped after it.
+
+    There is more, by name only: `shuffle_services=2`, `start=True`.
 
     With `start=False` nothing runs yet. The ends of all logs are printed: pytest shows them where
     the test fails.
@@ -29,11 +31,16 @@ async def start_cluster(tmp_path: Path) -> AsyncIterator[StartCluster]:
             slots: int = 2,
             options: Mapping[str, str] | None = None,
             *,
+            shuffle_services: int = 0,
             start: bool = True,
         ) -> RunningCluster:
             place = tmp_path / f"cluster-{len(running)}"
             cluster = LocalCluster(
-                place, taskmanagers=taskmanagers, slots=slots, options=options or {}
+                place,
+                taskmanagers=taskmanagers,
+                slots=slots,
+                shuffle_services=shuffle_services,
+                options=options or {},
             )
             stack.push_async_callback(cluster.stop)
             if start:

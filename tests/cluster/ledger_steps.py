@@ -49,19 +49,19 @@ def rerun(job: LedgerJob, stage: str) -> set[int]:
 
 
 def held_by_stage(
-    running: RunningCluster, job: LedgerJob, stage: str, taskmanager: str | None = None
+    running: RunningCluster, job: LedgerJob, stage: str, worker: str | None = None
 ) -> list[HeldPartition]:
-    """Published partitions of the stage on the disk of one TaskManager, or of all."""
+    """Published partitions of the stage on the disk of one worker, or of all."""
     vertex_id = vertex_of(job, stage)
-    held = running.held(job.job_id, taskmanager)
+    held = running.held(job.job_id, worker)
     return [partition for partition in held if partition.identity.vertex == vertex_id]
 
 
 def held_subtasks(
-    running: RunningCluster, job: LedgerJob, stage: str, taskmanager: str | None = None
+    running: RunningCluster, job: LedgerJob, stage: str, worker: str | None = None
 ) -> set[int]:
     """Subtasks whose output is published."""
-    held = held_by_stage(running, job, stage, taskmanager)
+    held = held_by_stage(running, job, stage, worker)
     return {partition.identity.subtask for partition in held}
 
 

@@ -42,9 +42,9 @@ async def wait_until(
 
 @dataclass(frozen=True, slots=True)
 class HeldPartition:
-    """A published partition on the disk of a TaskManager; `base` is its path without suffix."""
+    """A published partition on the disk of a worker; `base` is its path without suffix."""
 
-    taskmanager: str
+    worker: str
     identity: PartitionIdentity
     base: Path
 
@@ -84,6 +84,15 @@ class RunningCluster:
         """Wait until the leader is ready and so many TaskManagers are registered."""
         await self.cluster.wait_until_ready(count, timeout_s)
 
+    async def shuffle_services(self, *names: str, timeout_s: float = WAIT_TIMEOUT_S) -> None:
+        """Wait until the leader knows these shuffle services, and no others."""
+        async with asyncio.timeout(timeout_s):
+            while sorted(await self._registered_services()) != sorted(names):
+                await asyncio.sleep(POLL_S)
+
+    async def _registered_services(self) -> list[str]:
+        return [service.resource_id for service in await self.client.shuffle_services()]
+
     def logged(self, name: str, words: str) -> list[float]:
         """When the process logged a line with these words, oldest first (wall clock)."""
         return [
@@ -108,10 +117,10 @@ class RunningCluster:
         """What the last failover cost the job."""
         return (await self.client.recovery_reports(job.job_id))[-1]
 
-    def held(self, job_id: str, taskmanager: str | None = None) -> list[HeldPartition]:
-        """The job's published partitions on disk, of one TaskManager or of all."""
+    def held(self, job_id: str, worker: str | None = None) -> list[HeldPartition]:
+        """The job's published partitions on disk, of one worker or of all."""
         found = []
-        for name in [taskmanager] if taskmanager else self.taskmanager_names():
+        for name in [worker] if worker else self.worker_names():
             shuffle = next((self.cluster.directory / "tmp" / name).glob("**/shuffle"), None)
             if shuffle is None:
                 continue
@@ -122,7 +131,7 @@ class RunningCluster:
         return found
 
     def files_of(self, job_id: str) -> list[str]:
-        """Every file of the job on the disks of the TaskManagers."""
+        """Every file of the job on the disks of the workers."""
         root = self.cluster.directory / "tmp"
         return sorted(
             str(path.relative_to(root))
@@ -135,9 +144,15 @@ class RunningCluster:
         names = range(self.cluster.taskmanagers)
         return [self.cluster.taskmanager_name(index) for index in names]
 
+    def worker_names(self) -> list[str]:
+        """These, and the shuffle services."""
+        services = range(self.cluster.shuffle_services)
+        names = [self.cluster.shuffle_service_name(index) for index in services]
+        return [*self.taskmanager_names(), *names]
+
     def logs(self) -> str:
         """The end of every log, for messages of failure."""
         return "\n".join(
             f"--- {name}\n{self.cluster.log_tail(name)}"
-            for name in (JOBMANAGER, *self.taskmanager_names())
+            for name in (JOBMANAGER, *self.worker_names())
         )

@@ -16,12 +16,17 @@ DURATION_S = 45
 SEED = 1
 
 
-def test_processes_are_killed_all_the_time_and_every_result_is_right(tmp_path: Path) -> None:
-    """Nothing is wrong, stuck, or left; finished work whose disk lives does not run again."""
+@pytest.mark.parametrize("shuffle_services", [0, 2], ids=["taskmanagers", "shuffle services"])
+def test_processes_are_killed_all_the_time_and_every_result_is_right(
+    tmp_path: Path, shuffle_services: int
+) -> None:
+    """Nothing is wrong, stuck, or left; finished work whose disk lives does not run again, be it
+    at TaskManagers or at shuffle services."""
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "holdover.cli.main", "chaos", "--json"),
             *("--duration", f"{DURATION_S} s", "--seed", str(SEED)),
+            *("--shuffle-services", str(shuffle_services)),
         ],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,

@@ -31,6 +31,30 @@ faults:
   - {kind: crash, victims: leader, when: {job: RUNNING, after: 500 ms}}
 duration_max: 30 s
 """
+EXTERNAL = """
+cluster:
+  taskmanagers: 2
+  slots: 2
+  shuffle_services: 2
+  leader: file
+  jobmanager_restart: 500 ms
+  taskmanager_restart: 500 ms
+  shuffle_service_restart: 500 ms
+options:
+  shuffle.mode: external
+  execution.batch.job-recovery.taskmanager-restart.timeout: 30 s
+  execution.batch.job-recovery.adoption-timeout: 30 s
+jobs:
+  - name: job
+    stages:
+      - {name: map, parallelism: 8, seconds: 500 ms, output_bytes: 64 kb}
+      - {name: reduce, parallelism: 4, seconds: 500 ms}
+faults:
+  - {kind: crash, victims: leader, when: {stage: map, finished: 50 %}}
+  - {kind: crash, victims: all, when: {stage: map, finished: 50 %}}
+  - {kind: crash, victims: "shuffle:holders", when: {stage: map, finished: 100 %}}
+duration_max: 60 s
+"""
 CUT = """
 jobs: [{stages: [{name: map, parallelism: 1}]}]
 faults: [{kind: cut, between: [leader, all], at: 1 s}]
@@ -86,6 +110,22 @@ async def test_jobmanager_crash_on_real_processes(tmp_path: Path) -> None:
     assert measures.partitions_held_max >= 4
     assert report.stat().st_size > 0
     assert b"FINISHED" in told or b"finished" in told
+    assert left_running(place) == []
+
+
+async def test_shuffle_services_in_a_real_run_keep_what_is_finished(tmp_path: Path) -> None:
+    process, place = await command(tmp_path, EXTERNAL, "--json", "-")
+    async with asyncio.timeout(TIMEOUT_S):
+        told, said = await process.communicate()
+    assert process.returncode == 0, (told, said)
+    record = RunRecord.from_json(told.decode())
+    assert record.findings == []
+    assert [job.state for job in record.jobs] == ["FINISHED"]
+    leader, taskmanagers, service = (fault.victims for fault in record.faults)
+    assert (leader, taskmanagers) == (["jm-1"], ["tm-1", "tm-2"])
+    assert set(service) < {"ss-1", "ss-2"}
+    assert record.measures.finished_rerun == 0
+    assert record.measures.partitions_held_max >= 4
     assert left_running(place) == []
 
 

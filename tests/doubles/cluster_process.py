@@ -1,7 +1,7 @@
-"""A process that passes for a JobManager, or a TaskManager: `python -m ... -D key=value ...`.
+"""A process that passes for a JobManager, TaskManager or shuffle service: `python -m ... -D k=v`.
 
-The JobManager says that three TaskManagers are registered. The TaskManager has a child process.
-Either ends at once with a message when its options hold `log.level=ERROR`.
+The JobManager says that three TaskManagers and two shuffle services are registered. The TaskManager
+has a child process. Each ends at once with a message when its options hold `log.level=ERROR`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 from holdover.runtime.real import real_runtime
+from holdover.v1.jobmanager_pb2 import ShuffleServiceStatus
 from tests.doubles.jobmanager_double import JobManagerDouble, Jobs
 
 
@@ -27,8 +28,12 @@ async def main(options: dict[str, str]) -> None:
         subprocess.Popen([sys.executable, "-c", code], start_new_session=True)  # noqa: ASYNC220
         await terminated.wait()
         return
+    if "shuffle.service.resource-id" in options:
+        await terminated.wait()
+        return
+    jobs = Jobs(shuffle_services=[ShuffleServiceStatus(), ShuffleServiceStatus()])
     port = int(options["jobmanager.rpc.port"])
-    async with JobManagerDouble(real_runtime(), Jobs(), port=port):
+    async with JobManagerDouble(real_runtime(), jobs, port=port):
         await terminated.wait()
 
 

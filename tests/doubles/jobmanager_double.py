@@ -37,6 +37,8 @@ from holdover.v1.jobmanager_pb2 import (
     ListRecoveryReportsResponse,
     ListResultsRequest,
     ListResultsResponse,
+    ListShuffleServicesRequest,
+    ListShuffleServicesResponse,
     ListTaskManagersRequest,
     ListTaskManagersResponse,
     ReadJobEventsRequest,
@@ -45,6 +47,7 @@ from holdover.v1.jobmanager_pb2 import (
     ResultFile,
     RetryJobRequest,
     RetryJobResponse,
+    ShuffleServiceStatus,
     SubmitJobRequest,
     SubmitJobResponse,
     SubtaskStatus,
@@ -87,6 +90,7 @@ class Jobs:
     events: dict[str, list[JobEventRecord]] = field(default_factory=dict)
     reports: dict[str, list[RecoveryReport]] = field(default_factory=dict)
     taskmanagers: list[TaskManagerStatus] = field(default_factory=list)
+    shuffle_services: list[ShuffleServiceStatus] = field(default_factory=list)
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def put(self, job: JobStatus) -> None:
@@ -153,6 +157,7 @@ class JobManagerDouble(JobManagerServicer):
             taskmanagers=3,
             slots=6,
             slots_free=6,
+            shuffle_services=len(self.jobs.shuffle_services),
         )
 
     async def SubmitJob(
@@ -250,6 +255,14 @@ class JobManagerDouble(JobManagerServicer):
         await self._admit("ListTaskManagers", context)
         return ListTaskManagersResponse(
             leader_epoch=self.epoch, taskmanagers=self.jobs.taskmanagers
+        )
+
+    async def ListShuffleServices(
+        self, request: ListShuffleServicesRequest, context: Context
+    ) -> ListShuffleServicesResponse:
+        await self._admit("ListShuffleServices", context)
+        return ListShuffleServicesResponse(
+            leader_epoch=self.epoch, shuffle_services=self.jobs.shuffle_services
         )
 
     async def ReadJobEvents(

@@ -8,9 +8,8 @@ forgotten, a wait cut short.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -52,38 +51,11 @@ from simulator.invariants.replays import CutLogRecovers, StateEqualsReplay
 from simulator.invariants.reruns import NoNeedlessRerun
 from simulator.invariants.restarts import RestartFindsWork
 from simulator.invariants.slots import NoJobStarves
-from simulator.invariants.view import Invariant
 from taskmanager.job_graphs import JobGraphs
 from taskmanager.report_queue import ReportQueue
 from taskmanager.working_directory import WorkingDirectory
-
-Patches = Callable[[], Sequence[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """A broken build.
-
-    Attributes:
-        name: what is broken, for people.
-        invariant: what it breaks.
-        seed: of a run of the swarm that catches it.
-        patches: the replacements, entered one after the other.
-    """
-
-    name: str
-    invariant: type[Invariant]
-    seed: int
-    patches: Patches
-
-    @contextmanager
-    def applied(self) -> Generator[None, None, None]:
-        """The services are broken inside."""
-        with ExitStack() as stack:
-            for replacement in self.patches():
-                stack.enter_context(replacement)
-            yield
-
+from tests.doubles.mutation import Mutation, Patches, one
+from tests.doubles.shuffle_mutations import SHUFFLE_MUTATIONS
 
 # ---------------------------------------------------------------------- output
 
@@ -276,28 +248,24 @@ def _plans(plan: Callable[..., ResetPlan]) -> Patches:
     ]
 
 
-def _one(owner: Any, name: str, replacement: Any) -> Patches:
-    return lambda: [patch.object(owner, name, replacement)]
-
-
 MUTATIONS = (
     Mutation(
         "a recovered job forgets which part of its inputs each subtask reads",
         OutputIsComplete,
         302,
-        _one(job_recovery, "replay_job", _replay_without_ranges),
+        one(job_recovery, "replay_job", _replay_without_ranges),
     ),
     Mutation(
         "a leader goes on when its leadership is lost",
         OneLeaderActs,
         589,
-        _one(JobManager, "_leadership_over", _never_over),
+        one(JobManager, "_leadership_over", _never_over),
     ),
     Mutation(
         "a TaskManager takes orders of every epoch",
         OneLeaderActs,
         1798,
-        _one(JobManagerConnection, "admit", _admit_anybody),
+        one(JobManagerConnection, "admit", _admit_anybody),
     ),
     Mutation(
         "consumers of an indeterminate producer are not reset with it",
@@ -309,31 +277,31 @@ MUTATIONS = (
         "what subtasks read alike is remembered when a producer runs again",
         ReadsWhatCounts,
         826,
-        _one(TaskDeployments, "_gate", _gate_as_before),
+        one(TaskDeployments, "_gate", _gate_as_before),
     ),
     Mutation(
         "work that finished unlogged is not adopted",
         NoNeedlessRerun,
         21,
-        _one(ReturningWorkers, "_adopt", _do_not_adopt),
+        one(ReturningWorkers, "_adopt", _do_not_adopt),
     ),
     Mutation(
         "what a worker brings back stays awaited",
         NoNeedlessRerun,
         21,
-        _one(Reconciliation, "found", _does_not_find),
+        one(Reconciliation, "found", _does_not_find),
     ),
     Mutation(
         "the wait for workers is over after a twentieth of its time",
         NoNeedlessRerun,
         507,
-        _one(JobMaster, "_set_timer", _set_short_timer),
+        one(JobMaster, "_set_timer", _set_short_timer),
     ),
     Mutation(
         "the retention timer runs on after the TaskManager has registered",
         NothingIsDeletedEarly,
         283,
-        _one(JobLeaderConnection, "registered", _registered_without_its_timer),
+        one(JobLeaderConnection, "registered", _registered_without_its_timer),
     ),
     Mutation(
         "partitions are released while the reason waits in the buffer",
@@ -348,25 +316,25 @@ MUTATIONS = (
         "a TaskManager that is started again sweeps its partitions with the rest",
         RestartFindsWork,
         76,
-        _one(WorkingDirectory, "_empty", _empty_of_partitions_too),
+        one(WorkingDirectory, "_empty", _empty_of_partitions_too),
     ),
     Mutation(
         "a reset is not logged",
         StateEqualsReplay,
         60,
-        _one(JobMaster, "_append", _append_without_resets),
+        one(JobMaster, "_append", _append_without_resets),
     ),
     Mutation(
         "a snapshot leaves out the last finished subtask of a vertex",
         StateEqualsReplay,
         21,
-        _one(ExecutionGraph, "_snapshot_subtasks", _snapshot_without_the_last),
+        one(ExecutionGraph, "_snapshot_subtasks", _snapshot_without_the_last),
     ),
     Mutation(
         "the CRC of a record is not checked",
         CutLogRecovers,
         9,
-        _one(FrameDecoder, "_sound_payload_at", _payload_without_crc),
+        one(FrameDecoder, "_sound_payload_at", _payload_without_crc),
     ),
     Mutation(
         "a torn tail counts as damage",
@@ -378,37 +346,37 @@ MUTATIONS = (
         "the job's directory is not removed",
         NothingRemains,
         378,
-        _one(JobStore, "remove", _keep_everything),
+        one(JobStore, "remove", _keep_everything),
     ),
     Mutation(
         "staged files are not removed",
         NothingRemains,
         378,
-        _one(sink_commit, "remove_staging", _keep_staging),
+        one(sink_commit, "remove_staging", _keep_staging),
     ),
     Mutation(
         "a TaskManager keeps the graphs of ended jobs",
         NothingRemains,
         378,
-        _one(JobGraphs, "forget", _keep_graph),
+        one(JobGraphs, "forget", _keep_graph),
     ),
     Mutation(
         "reports that the JobManager has taken stay in the queue",
         QueuesAreBounded,
         75,
-        _one(ReportQueue, "acknowledge", _forget_nothing),
+        one(ReportQueue, "acknowledge", _forget_nothing),
     ),
     Mutation(
         "the slots of a lost TaskManager are not replaced by free ones",
         NoJobStarves,
         803,
-        _one(ResourceManager, "lose", _lose_without_sharing),
+        one(ResourceManager, "lose", _lose_without_sharing),
     ),
     Mutation(
         "a failed subtask is held back for ever",
         JobsEnd,
         1287,
-        _one(FailureHandling, "_hold", _hold_for_ever),
+        one(FailureHandling, "_hold", _hold_for_ever),
     ),
     Mutation(
         "the inputs of what runs again are not reset",
@@ -420,6 +388,7 @@ MUTATIONS = (
         "a background loop ends after its first work",
         NoHiddenMistake,
         9,
-        _one(Deletions, "run", _delete_once),
+        one(Deletions, "run", _delete_once),
     ),
+    *SHUFFLE_MUTATIONS,
 )

@@ -8,7 +8,7 @@ a run without faults gives, and a consumer reads what the worker holds at that m
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdover.ids import AttemptKey, partition_name
 from holdover.v1 import common_pb2, events_pb2, job_pb2, taskmanager_pb2
@@ -46,7 +46,7 @@ class RunningTask:
 
 @dataclass
 class Worker:
-    """A TaskManager as far as the scheduler can tell."""
+    """A TaskManager (or a shuffle service) as far as the scheduler can tell."""
 
     worker_id: str
     slots: int
@@ -57,6 +57,8 @@ class Worker:
     #: Finished attempts with the rows of each output's subpartitions.
     stored: dict[AttemptKey, common_pb2.FinishedExecution] = field(default_factory=dict)
     rows: dict[tuple[AttemptKey, int], list[list[int]]] = field(default_factory=dict)
+    #: Set for a shuffle service.
+    load: sig.ShuffleLoad | None = None
 
     def delete(self, key: AttemptKey) -> None:
         """Delete all of an attempt."""
@@ -76,11 +78,15 @@ class SchedulerWorld:
         workers: int = 3,
         slots: int = 2,
         splits: int = 8,
+        services: int = 0,
         options: SchedulerOptions = OPTIONS,
     ) -> None:
         self.job = job
         self.random = random.Random(seed)
         self.workers = {f"tm-{i}": Worker(f"tm-{i}", slots) for i in range(workers)}
+        for i in range(services):
+            load = sig.ShuffleLoad(room_bytes=1000)
+            self.workers[f"ss-{i}"] = Worker(f"ss-{i}", slots=0, load=load)
         self.splits = splits
         self.options = options
         self.epoch = 0
@@ -145,9 +151,15 @@ class SchedulerWorld:
                 refreshed,
                 tuple(worker.stored.values()),
                 tuple(worker.running),
+                worker.load,
             )
         )
         self._grant()
+
+    def tell_load(self, worker: Worker, load: sig.ShuffleLoad) -> None:
+        """A shuffle service tells how it is."""
+        worker.load = load
+        self.pending.append(sig.ShuffleLoadTold(worker.worker_id, load))
 
     def repeat_report(self, worker: Worker, key: AttemptKey) -> None:
         """A worker says again that an attempt has finished: the first time nobody heard it."""
@@ -196,6 +208,9 @@ class SchedulerWorld:
                 self.durable = len(self.log)
                 for key in action.keys:
                     self.workers[action.worker_id].delete(key)
+            case act.CopyPartitions():
+                for key in action.keys:
+                    self._copy(self.workers[action.worker_id], action.target_id, key)
             case act.RejectOffers():
                 for key in action.keys:
                     self.workers[action.worker_id].delete(key)
@@ -226,6 +241,19 @@ class SchedulerWorld:
                 self._commit(action)
             case act.EndJob():
                 self.ended, self.failure = action.state, action.failure
+
+    def _copy(self, worker: Worker, target_id: str, key: AttemptKey) -> None:
+        copied = sig.PartitionsCopied(worker.worker_id, target_id, key)
+        target, execution = self.workers[target_id], worker.stored.get(key)
+        if execution is None:
+            copied = replace(copied, obstacle="it is not here", lost=True)
+        elif not target.registered:
+            copied = replace(copied, obstacle="the target is gone")
+        else:
+            target.stored[key] = execution
+            parts = {name: rows for name, rows in worker.rows.items() if name[0] == key}
+            target.rows.update(parts)
+        self.pending.append(copied)
 
     def _commit(self, action: act.CommitSinks) -> None:
         self.durable = len(self.log)
@@ -311,7 +339,14 @@ class SchedulerWorld:
                 kind=common_pb2.FAILURE_KIND_PARTITION_LOST, message="lost", lost_partitions=lost
             )
             return self._report(worker, key, ExecutionState.FAILED, failure=failure)
-        execution = self._store(worker, key, owner, sorted(rows), task)
+        target = task.deployment.shuffle_target.worker_id
+        holder = self.workers[target] if target else worker
+        if target and not holder.registered:
+            failure = common_pb2.Failure(
+                kind=common_pb2.FAILURE_KIND_OUTPUT_REFUSED, message="gone"
+            )
+            return self._report(worker, key, ExecutionState.FAILED, failure=failure)
+        execution = self._store(holder, key, owner, sorted(rows), task)
         self.finishes.append(key)
         self._report(worker, key, ExecutionState.FINISHED, finished=execution)
         return None

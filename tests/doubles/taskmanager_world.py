@@ -13,8 +13,8 @@ import pytest
 from holdover.config import Configuration
 from holdover.coordination.leader_services import configured_leader_service
 from holdover.ids import AttemptKey, partition_name
-from holdover.runtime import PartitionLookup, Runtime
-from holdover.v1.common_pb2 import ConfigEntry
+from holdover.runtime import PartitionLookup, PartitionReceiver, Runtime
+from holdover.v1.common_pb2 import ConfigEntry, FinishedExecution
 from holdover.v1.job_pb2 import IntermediateDataSet, JobGraph, JobVertex
 from shuffle.finished_record import record_name
 from taskmanager.process import TaskManager
@@ -46,9 +46,19 @@ class ServedPartitions:
     lookup: PartitionLookup = lambda _: None
     port: int = 1
 
-    async def start(self, host: str, port: int, lookup: PartitionLookup) -> ServedPartitions:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        lookup: PartitionLookup,
+        receiver: PartitionReceiver | None = None,
+    ) -> ServedPartitions:
+        assert receiver is None, "a TaskManager takes no output of others"
         self.lookup = lookup
         return self
+
+    async def copy(self, directory: str, execution: FinishedExecution, address: str) -> None:
+        raise AssertionError("a TaskManager copies nothing")
 
     async def stop(self) -> None:
         pass

@@ -7,7 +7,7 @@ import asyncio
 from simulator.record import Finding
 from simulator.scenario import Scenario
 from simulator.simulate import SimulatedRun
-from tests.doubles.mutations import Mutation
+from tests.doubles.mutation import Mutation
 
 _LOOK_INTERVAL_S = 0.25
 

@@ -40,6 +40,8 @@ from simulator.world.world import current_process_name
 from taskmanager.task_executor import TaskExecutor
 
 LOOK_INTERVAL_S = 0.01
+#: Between two heartbeats of a TaskManager, where a scenario says so.
+HEARTBEAT_S = 1.0
 _FOR_EVER_S = 1e6
 #: Between the operators in a vertex's name.
 CHAINED = " -> "
@@ -231,17 +233,18 @@ class Story:
         return list(executor.occupants) if executor is not None else []
 
     def epoch_of(self, name: str) -> int | None:
-        """The epoch that a TaskManager is registered with."""
-        taskmanager = self.cluster.node(name).taskmanager
-        if taskmanager is None or taskmanager.executor is None:
-            return None
-        current = taskmanager.executor.connection.current
+        """The epoch that a TaskManager or a shuffle service is registered with."""
+        node = self.cluster.node(name)
+        of = node.taskmanager.executor if node.taskmanager is not None else None
+        service = node.shuffle_service.service if node.shuffle_service is not None else None
+        worker = of if of is not None else service
+        current = worker.connection.current if worker is not None else None
         return current.epoch if current is not None else None
 
     def held(self, name: str) -> list[FinishedExecution]:
         """What a TaskManager would offer now."""
-        taskmanager = self.cluster.node(name).taskmanager
-        return taskmanager.finished.inventory() if taskmanager is not None else []
+        finished = self.cluster.node(name).finished
+        return finished.inventory() if finished is not None else []
 
     def files(self, name: str) -> list[str]:
         """Files of partitions on the disk of a TaskManager, whether it lives or not."""
@@ -314,6 +317,40 @@ def two_stages(
     )
 
 
+def three_jobs(
+    names: tuple[str, ...], options: Mapping[str, str] | None = None, **cluster: Any
+) -> Scenario:
+    """Jobs `map` -> `reduce` at the same time. One of the name "failed" fails when its last stage
+    has begun."""
+    maps = StageSpec(name="map", parallelism=3, seconds=Constant(1.0))
+    jobs = tuple(
+        JobSpec(
+            name=name,
+            stages=(
+                maps,
+                StageSpec(
+                    name="reduce",
+                    parallelism=2,
+                    seconds=Constant(20.0),
+                    failure_probability=1.0 if name == "failed" else 0.0,
+                ),
+            ),
+            options={"restart-strategy.type": "none"} if name == "failed" else {},
+        )
+        for name in names
+    )
+    return Scenario(
+        name="story",
+        cluster=ClusterSpec(taskmanagers=3, slots=6, **cluster),
+        jobs=jobs,
+        options={
+            "heartbeat.interval": f"{HEARTBEAT_S:.0f} s",
+            "heartbeat.timeout": "5 s",
+            **(options or {}),
+        },
+    )
+
+
 def attempts_of(record: RunRecord, stage: str, job: str = "job") -> list[AttemptRecord]:
     """All attempts of a stage, in order of their start."""
     [told] = [each for each in record.jobs if each.job_id == job]
@@ -351,8 +388,9 @@ def registered_of(record: RunRecord, name: str, epoch: int) -> float:
 
 
 def _role(name: str) -> str:
-    """`tm-2` is `taskmanager:2` to a fault; a role is what it is."""
+    """`tm-2` is `taskmanager:2` to a fault, `ss-1` is `shuffle:1`; a role is what it is."""
     kind, _, number = name.partition("-")
     if number.isdecimal():
-        return f"{ {'tm': 'taskmanager', 'jm': 'jobmanager'}[kind] }:{number}"
+        roles = {"tm": "taskmanager", "jm": "jobmanager", "ss": "shuffle"}
+        return f"{roles[kind]}:{number}"
     return name

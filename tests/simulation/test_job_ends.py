@@ -5,12 +5,18 @@ from __future__ import annotations
 import pytest
 
 from simulator.expected_failures import NO_SLOTS
-from simulator.quantities import Constant
-from simulator.scenario import ClusterSpec, JobSpec, Scenario, StageSpec
-from tests.simulation.story import WAIT, Story, attempts_of, runs_of, tell, two_stages
+from tests.simulation.story import (
+    HEARTBEAT_S,
+    WAIT,
+    Story,
+    attempts_of,
+    runs_of,
+    tell,
+    three_jobs,
+    two_stages,
+)
 
 NAMES = ("tm-1", "tm-2", "tm-3")
-INTERVAL_S = 1.0
 SLOT_TIMEOUT_S = 60.0
 
 
@@ -33,10 +39,10 @@ def test_nothing_is_left_anywhere_of_jobs_that_have_ended_in_any_way() -> None:
         await story.until(
             lambda: not any(story.files(name) or story.held(name) for name in NAMES),
             "nothing is left at any TaskManager",
-            2 * INTERVAL_S,
+            2 * HEARTBEAT_S,
         )
 
-    tell(_three_jobs(names), plot, ends=["FINISHED", "FAILED", "CANCELED"])
+    tell(three_jobs(names), plot, ends=["FINISHED", "FAILED", "CANCELED"])
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.5, 2.0])
@@ -106,28 +112,3 @@ def test_with_no_worker_back_the_job_fails_when_it_has_waited_long_enough() -> N
     options = {"slot.request.timeout": f"{SLOT_TIMEOUT_S:.0f} s", WAIT: "5 s"}
     record = tell(two_stages(6, options=options), plot, ends=["FAILED"])
     assert "0 TaskManagers are registered" in record.jobs[0].failure
-
-
-def _three_jobs(names: tuple[str, ...]) -> Scenario:
-    """The second one fails when its last stage has begun."""
-    maps = StageSpec(name="map", parallelism=3, seconds=Constant(1.0))
-    jobs = tuple(
-        JobSpec(
-            name=name,
-            stages=(
-                maps,
-                StageSpec(
-                    name="reduce",
-                    parallelism=2,
-                    seconds=Constant(20.0),
-                    failure_probability=1.0 if name == "failed" else 0.0,
-                ),
-            ),
-            options={"restart-strategy.type": "none"} if name == "failed" else {},
-        )
-        for name in names
-    )
-    options = {"heartbeat.interval": f"{INTERVAL_S:.0f} s", "heartbeat.timeout": "5 s"}
-    return Scenario(
-        name="story", cluster=ClusterSpec(taskmanagers=3, slots=6), jobs=jobs, options=options
-    )

@@ -14,7 +14,9 @@ _TIMEOUT_S = 600.0
 
 @pytest.mark.slow
 @pytest.mark.timeout(_TIMEOUT_S + 30)
-@pytest.mark.parametrize(("swarm", "count"), [("swarm", 300), ("swarm-double", 200)])
+@pytest.mark.parametrize(
+    ("swarm", "count"), [("swarm", 300), ("swarm-double", 200), ("swarm-external", 300)]
+)
 def test_the_first_seeds_break_nothing(swarm: str, count: int) -> None:
     """A failure prints the line that repeats it."""
     command = [

@@ -28,11 +28,20 @@ def line(what: str, vertex: str, attempt: int, wall_s: float) -> LedgerLine:
     return LedgerLine(what, vertex, 0, attempt, 1, 77, wall_s)
 
 
+WITHOUT_SERVICES = {
+    KillKind.JOBMANAGER,
+    KillKind.TASKMANAGER,
+    KillKind.BOTH,
+    KillKind.TASKMANAGERS,
+    KillKind.EVERYTHING,
+}
+
+
 def test_a_seed_draws_the_same_strokes_and_all_kinds_of_them() -> None:
     drawn = list(itertools.islice(strokes(7, 4, (2.0, 8.0)), 400))
     assert drawn == list(itertools.islice(strokes(7, 4, (2.0, 8.0)), 400))
     assert drawn != list(itertools.islice(strokes(8, 4, (2.0, 8.0)), 400))
-    assert {stroke.kind for stroke in drawn} == set(KillKind)
+    assert {stroke.kind for stroke in drawn} == WITHOUT_SERVICES
     for stroke in drawn:
         assert 2.0 <= stroke.pause_s <= 8.0
         assert stroke.jobmanager or stroke.taskmanagers
@@ -42,11 +51,22 @@ def test_a_seed_draws_the_same_strokes_and_all_kinds_of_them() -> None:
     assert everything.taskmanagers == (0, 1, 2, 3)
 
 
+def test_with_shuffle_services_these_are_struck_too_alone_and_with_others() -> None:
+    drawn = list(itertools.islice(strokes(7, 4, (2.0, 8.0), shuffle_services=2), 400))
+    struck = {stroke.kind: stroke for stroke in drawn}
+    assert WITHOUT_SERVICES < set(struck) == set(KillKind)
+    assert struck[KillKind.EVERYTHING].shuffle_services == (0, 1)
+    alone = struck[KillKind.SERVICE]
+    assert (alone.jobmanager, alone.taskmanagers, len(alone.shuffle_services)) == (False, (), 1)
+    others = struck[KillKind.ALL_BUT_SERVICES]
+    assert (others.jobmanager, len(others.taskmanagers), others.shuffle_services) == (True, 4, ())
+
+
 def test_finished_work_is_lost_when_its_subtask_begins_again_after_it_was_seen() -> None:
     work = FinishedWork()
-    work.look(("a", 0), 10.0, only_its_taskmanager_killed=False)
-    work.look(("b", 0), 10.0, only_its_taskmanager_killed=False)
-    work.look(("a", 0), 13.0, only_its_taskmanager_killed=True)
+    work.look(("a", 0), 10.0, only_workers_killed=False)
+    work.look(("b", 0), 10.0, only_workers_killed=False)
+    work.look(("a", 0), 13.0, only_workers_killed=True)
     said = [line("start", "a", 0, 5.0), line("end", "a", 0, 9.5), line("start", "b", 0, 9.5)]
     assert work.reruns(said) == []
     assert work.reruns([*said, line("start", "c", 1, 12.0)]) == []
@@ -63,7 +83,7 @@ def test_work_need_not_be_heard_of_when_its_taskmanager_dies_at_once(
     ended_s: float, unheard: bool
 ) -> None:
     work = FinishedWork()
-    work.look(("a", 0), 10.0, only_its_taskmanager_killed=True)
+    work.look(("a", 0), 10.0, only_workers_killed=True)
     said = [line("start", "a", 0, 5.0), line("end", "a", 0, ended_s), line("start", "a", 1, 12.0)]
     assert [rerun.unheard for rerun in work.reruns(said)] == [unheard]
 

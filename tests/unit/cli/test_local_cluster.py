@@ -1,4 +1,4 @@
-"""A local cluster, with small processes in the place of JobManager and TaskManagers."""
+"""A local cluster, with small processes in the place of the real ones."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     program = "tests.doubles.cluster_process"
     monkeypatch.setattr(local_cluster, "_JOBMANAGER_MODULE", program)
     monkeypatch.setattr(local_cluster, "_TASKMANAGER_MODULE", program)
+    monkeypatch.setattr(local_cluster, "_SHUFFLE_SERVICE_MODULE", program)
     cluster = LocalCluster(tmp_path / "cluster")
     yield cluster
     await cluster.stop()
@@ -89,6 +90,28 @@ async def test_a_taskmanager_is_killed_alone(cluster: LocalCluster) -> None:
     assert list(cluster.processes()) == ["jobmanager", "tm-0", "tm-2"]
     cluster.start_taskmanager(1)
     assert "tm-1" in cluster.processes()
+
+
+async def test_shuffle_services_are_started_killed_and_started_again_like_workers(
+    cluster: LocalCluster,
+) -> None:
+    served = LocalCluster(cluster.directory, taskmanagers=1, shuffle_services=2, options={})
+    assert served.options == {"shuffle.mode": "external"}
+    await served.start()
+    assert list(served.processes()) == ["jobmanager", "tm-0", "ss-0", "ss-1"]
+    status = await served.kill_shuffle_service(1)
+    assert status is not None
+    assert status.signal == signal.SIGKILL
+    assert list(served.processes()) == ["jobmanager", "tm-0", "ss-0"]
+    served.start_shuffle_service(1)
+    await served.wait_until_ready(1, shuffle_services=2)
+    await served.stop()
+    assert served.processes() == {}
+
+
+def test_who_has_shuffle_services_may_still_keep_output_at_taskmanagers(tmp_path: Path) -> None:
+    options = {"shuffle.mode": "taskmanager"}
+    assert LocalCluster(tmp_path, shuffle_services=1, options=options).options == options
 
 
 async def test_a_second_start_in_the_same_directory_is_refused(cluster: LocalCluster) -> None:

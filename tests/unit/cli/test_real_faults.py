@@ -36,6 +36,14 @@ def test_other_faults_are_refused_by_name() -> None:
         check_runnable(scenario(disk_full))
 
 
+def test_shuffle_services_are_processes_like_others() -> None:
+    kill = {"kind": "crash", "victims": "shuffle:holders", "at": "1 s"}
+    cluster = {"taskmanagers": 2, "shuffle_services": 2}
+    check_runnable(scenario(kill, cluster=cluster))
+    with pytest.raises(ScenarioRefused, match="25 processes"):
+        check_runnable(scenario(cluster={**cluster, "shuffle_services": 22}))
+
+
 def test_a_cluster_that_is_too_large_is_refused() -> None:
     with pytest.raises(ScenarioRefused, match="501 processes"):
         check_runnable(scenario(cluster={"taskmanagers": 500}))

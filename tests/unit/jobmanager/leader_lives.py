@@ -67,6 +67,7 @@ class InstantTaskManager:
     worker_id: str = "tm-0"
     data_address: str = "127.0.0.1:1"
     slots: int = 4
+    shuffle_load: sig.ShuffleLoad | None = None
     #: Attempts in the order in which they ran, over all leaders.
     ran: list[AttemptKey] = field(default_factory=list)
     #: What it holds.
@@ -127,6 +128,7 @@ class OneTaskManager:
         self._holders: dict[int, str] = {}
         self._wanted: dict[str, int] = {}
         self.worker_count = 1
+        self.shuffle_service_count = 0
         self._registered = False
         self._running: list[asyncio.Task[None]] = []
         self.workers_changed = asyncio.Event()

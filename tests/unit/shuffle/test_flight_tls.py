@@ -13,11 +13,15 @@ from holdover.cli.certificate_authority import LOCAL_HOSTS, Authority
 from holdover.runtime import PartitionServer
 from holdover.runtime.transport_security import CredentialFiles
 from shuffle.environment import FetchLimits, InputReader, PartitionSource
+from shuffle.errors import OutputRefused
 from shuffle.flight import FetchInterrupted, FlightPartitionClient
+from shuffle.flight_result_target import ShuffleServiceTarget
 from shuffle.flight_servers import FlightPartitionServers
 from shuffle.partition_name import DATA_SUFFIX, partition_base
 from tests.doubles.certificates import authority, files_in, install, node
 from tests.unit.shuffle.conftest import IDENTITY, WritePartition
+from tests.unit.shuffle.shuffle_service_harness import ServiceWorld, attempt, put
+from tests.unit.shuffle.shuffle_service_harness import identity as service_identity
 
 NAME = IDENTITY.name
 ROWS = 1_000_000
@@ -145,3 +149,21 @@ def _is_let_in(server: PartitionServer, files: CredentialFiles) -> bool:
         except FetchInterrupted:
             return False
     return True
+
+
+async def test_output_is_put_over_tls_by_a_task_of_the_cluster_and_by_nobody_else(
+    files: CredentialFiles, tmp_path: Path
+) -> None:
+    world = ServiceWorld(tmp_path / "service", files)
+    await world.start()
+    task = await asyncio.to_thread(files_in, tmp_path / "server", watched=False)
+
+    def finish() -> None:
+        with ShuffleServiceTarget(world.address, files=task) as target:
+            target.publish(put(target, attempt()))
+
+    await asyncio.to_thread(finish)
+    assert world.service.serves(service_identity(attempt()).name)
+    with pytest.raises(OutputRefused, match="does not answer"):
+        await world.put(attempt(1))
+    await world.stop()

@@ -108,6 +108,9 @@ def test_a_job_sets_only_its_own_options() -> None:
         ({"victims": "rack"}, "is written rack:1"),
         ({"victims": "rack:2"}, "the cluster has only 1"),
         ({"victims": "taskmanager:4"}, "the cluster has only 3"),
+        ({"victims": "shuffle:1"}, "the cluster has only 0"),
+        ({"victims": "shuffle:one"}, "`cluster: shuffle_services` is 0"),
+        ({"victims": "shuffle:some"}, "has no role"),
         ({"victims": "standby"}, "`cluster: jobmanagers` is 1"),
         ({"restart_after": "soon"}, "duration"),
     ],
@@ -132,9 +135,10 @@ def test_a_fault_that_its_victims_cannot_suffer_is_refused_by_name(
     if "victims" not in model.model_fields:
         return
     for role in ROLES:
-        text = f"{role}:1" if role in ("jobmanager", "taskmanager", "rack") else role
+        numbered = ("jobmanager", "taskmanager", "rack", "shuffle")
+        text = f"{role}:1" if role in numbered else role
         fault = {"kind": kind, "at": 1, "victims": text, **needed.get(kind, {})}
-        fields = {"cluster": {"jobmanagers": 2}, "faults": [fault]}
+        fields = {"cluster": {"jobmanagers": 2, "shuffle_services": 2}, "faults": [fault]}
         if role in model.whom:
             Scenario.model_validate({"jobs": JOBS, **fields})
         else:

@@ -9,9 +9,9 @@ from typing import get_args
 
 import pytest
 
-from simulator.fault_kinds import CancelJob, FaultMade, StepName, StepReached
+from simulator.fault_kinds import CancelJob, Drain, FaultMade, StepName, StepReached
 from simulator.scenario_file import parse_scenario, scenario_text
-from simulator.swarm import SWARM_DOUBLE, SWARMS, WORK_S_MAX, draw_scenario
+from simulator.swarm import SWARM_DOUBLE, SWARM_EXTERNAL, SWARMS, WORK_S_MAX, draw_scenario
 from simulator.swarm_faults import FAULTS_MAX
 from tests.unit.simulator.test_scenario import FAULT_MODELS
 
@@ -50,7 +50,7 @@ def test_seeds_differ_and_every_draw_can_be_written_down(swarm: str) -> None:
 def test_a_swarm_has_every_fault_and_every_run_only_some() -> None:
     scenarios = [draw_scenario(seed) for seed in SEEDS]
     kinds = [Counter(fault.kind for fault in scenario.faults) for scenario in scenarios]
-    models = [model for model in FAULT_MODELS if model is not CancelJob]
+    models = [model for model in FAULT_MODELS if model not in (CancelJob, Drain)]
     assert set().union(*kinds) == {model.model_fields["kind"].default for model in models}
     assert {len(scenario.faults) for scenario in scenarios} >= set(range(FAULTS_MAX))
     dominated = sum(max(count.values(), default=0) >= 4 for count in kinds)
@@ -100,3 +100,16 @@ def test_where_faults_meet_some_jobs_are_cancelled_and_have_splits() -> None:
     assert len(SEEDS) / 10 < cancelled < len(SEEDS) / 2
     sources = [s.splits for c in scenarios for j in c.jobs for s in j.stages if not s.inputs]
     assert len(sources) / 3 < sum(sources) < 2 * len(sources) / 3
+
+
+def test_where_output_goes_to_shuffle_services_they_are_victims_as_taskmanagers_are() -> None:
+    scenarios = [draw_scenario(seed, SWARM_EXTERNAL) for seed in SEEDS]
+    roles = Counter(
+        victims.role for s in scenarios for fault in s.faults for victims in fault.roles()
+    )
+    assert all(scenario.cluster.shuffle_services for scenario in scenarios)
+    assert {"shuffle", "shuffle:one", "shuffle:all", "shuffle:holders"} <= set(roles)
+    assert roles["one"] > 100
+    assert sum(isinstance(fault, Drain) for s in scenarios for fault in s.faults) > 100
+    external = [s for s in scenarios if s.options["shuffle.mode"] == "external"]
+    assert 0.85 < len(external) / len(scenarios) < 0.95

@@ -18,6 +18,8 @@ CLUSTER = Candidates(
     racks=2,
     leader_service="leader-service",
     shared_storage="shared-storage",
+    shuffle_services=("ss-1", "ss-2", "ss-3"),
+    shuffle_holders=("ss-2",),
 )
 
 
@@ -36,6 +38,9 @@ def chosen(role: str, of: Candidates = CLUSTER, seed: int = 1) -> list[str]:
         ("rack:1", ["tm-1", "tm-3", "tm-5"]),
         ("rack:2", ["tm-2", "tm-4"]),
         ("all", list(CLUSTER.taskmanagers)),
+        ("shuffle:2", ["ss-2"]),
+        ("shuffle:all", ["ss-1", "ss-2", "ss-3"]),
+        ("shuffle:holders", ["ss-2"]),
         ("leader-service", ["leader-service"]),
         ("shared-storage", ["shared-storage"]),
     ],
@@ -92,6 +97,6 @@ def test_while_nobody_leads_all_stand_by() -> None:
 
 
 def test_every_role_is_known() -> None:
-    numbered = ("jobmanager", "taskmanager", "rack")
+    numbered = ("jobmanager", "taskmanager", "rack", "shuffle")
     for role in ROLES:
         assert chosen(f"{role}:1" if role in numbered else role)

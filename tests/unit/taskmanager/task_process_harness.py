@@ -106,8 +106,10 @@ class TaskProcessHarness:
         inputs: Sequence[InputGate] = (),
         subpartitions: Sequence[int] = (),
         record_finished: bool = False,
+        shuffle_address: str = "",
     ) -> ExecutionAttempt:
-        """Deploys an attempt."""
+        """Deploys an attempt; its output goes to the shuffle service at `shuffle_address`."""
+        target = PartitionLocation(worker_id="shuffle-1", data_address=shuffle_address)
         key = ExecutionAttempt(
             job_id=graph.job_id,
             vertex_id=vertex_id,
@@ -125,6 +127,7 @@ class TaskProcessHarness:
                 parallelism=2,
                 inputs=inputs,
                 output_subpartitions=subpartitions,
+                shuffle_target=target if shuffle_address else None,
             ),
             job_graph_path=str(path),
             shuffle_directory=str(self.shuffle),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
 from holdover.v1 import job_pb2
+from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.core import SLOT_TIMER
 from jobmanager.scheduler.states import JobState
 from tests.doubles.scheduler_world import SchedulerWorld
@@ -32,6 +34,9 @@ UNRECORDED = {
     "unrecorded join": lambda: unrecorded(join(3), "s1"),
 }
 ALL_JOBS = JOBS | UNRECORDED
+
+#: Does something of its own to the world, or answers that it has done nothing.
+Step = Callable[[SchedulerWorld], bool]
 
 
 def indeterminate(job: job_pb2.JobGraph, vertex_id: str) -> job_pb2.JobGraph:
@@ -66,7 +71,7 @@ def test_any_faults_leave_the_output_as_it_is(name: str) -> None:
     for seed in SEEDS:
         world = SchedulerWorld(ALL_JOBS[name](), seed=seed)
         try:
-            _faulty_run(world, worker_faults=True)
+            faulty_run(world, worker_faults=True)
         except AssertionError as error:
             raise AssertionError(f"seed {seed} of {name}: {error}") from error
         assert world.ended is JobState.FINISHED, (seed, world.ended, world.failure)
@@ -80,29 +85,34 @@ def test_leaders_die_and_no_finished_work_is_lost(name: str) -> None:
     for seed in SEEDS:
         world = SchedulerWorld(JOBS[name](), seed=seed)
         world.flush_probability = 1.0
-        _faulty_run(world, worker_faults=False)
+        faulty_run(world, worker_faults=False)
         assert world.output() == expected, f"seed {seed} of {name}"
         finishes = Counter((key.vertex_id, key.subtask) for key in world.finishes)
         assert set(finishes.values()) == {1}, f"seed {seed} of {name}: {finishes}"
 
 
-def _faulty_run(world: SchedulerWorld, *, worker_faults: bool) -> None:
+def faulty_run(world: SchedulerWorld, *, worker_faults: bool, step: Step | None = None) -> None:
     """A hundred random steps with faults, then none until the job ends."""
     choose = world.random
-    world.workers_may_lose = worker_faults
+    world.workers_may_lose = worker_faults or step is not None
     world.lead()
     for _ in range(choose.randrange(20, 150)):
         if world.ended is not None:
             return
         if world.scheduler is None:
             world.lead()
-        _random_step(world, worker_faults=worker_faults)
+        if step is None or not step(world):
+            random_step(world, worker_faults=worker_faults)
     if world.scheduler is None:
         world.lead()
+    for worker in world.workers.values():
+        if worker.load is not None:
+            world.tell_load(worker, sig.ShuffleLoad(room_bytes=1000))
     world.run_to_end()
 
 
-def _random_step(world: SchedulerWorld, *, worker_faults: bool) -> None:
+def random_step(world: SchedulerWorld, *, worker_faults: bool) -> None:
+    """Something happens, or goes wrong."""
     choose = world.random
     dice = choose.random()
     running = world.tasks()
@@ -120,7 +130,7 @@ def _random_step(world: SchedulerWorld, *, worker_faults: bool) -> None:
         worker = choose.choice(absent)
         worker.alive = True
         world.register(worker)
-        for key in list(worker.stored):
+        for key in list(worker.stored) if worker.load is None else ():
             if choose.random() < 0.3:
                 world.repeat_report(worker, key)
     elif dice < 0.6 and running:

@@ -11,7 +11,7 @@ from holdover.v1.taskmanager_pb2 import TaskDeployment
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.reconciliation import WAIT_TIMER
-from simulator.invariants.reruns import NoNeedlessRerun
+from simulator.invariants.reruns import DRAINED, NoNeedlessRerun
 from simulator.invariants.view import Invariant, WorkerView
 from tests.unit.jobmanager.scheduler.job_graphs import chain, join
 from tests.unit.jobmanager.scheduler.scenes import graph_with, reset
@@ -82,6 +82,36 @@ def test_a_partition_that_lives_and_is_reset_is_found() -> None:
     held = worker("tm-0", attempt("s", 0))
     for reason in (MISSING, LOST, events_pb2.RESET_REASON_UPSTREAM_CLOSURE):
         assert "is alive, registered in time, and holds it" in history(held, reason).findings[0]
+
+
+def test_a_reset_of_what_another_worker_holds_is_found() -> None:
+    """P39: who has made it is gone, and not where it is; not so a copy, of which a leader may know
+    nothing."""
+    key = attempt("s", 0)
+    for copied, findings in ((False, 1), (True, 0)):
+        cluster = KnownCluster(living=[worker("ss-0", key)])
+        invariant = cluster.checked(NoNeedlessRerun)
+        of = scheduler(graph_with(chain(2), 2, {"s": range(2)}), workers=["ss-0"])
+        copies = [act.CopyPartitions("ss-1", "ss-0", "ss-0:1", (key,))] if copied else []
+        invariant.step(step(of, sig.JobStarted(), *copies))
+        event = reset("s", 0)
+        event.vertex_reset.reason = LOST
+        of.graph.apply(event)
+        invariant.step(step(of, sig.WorkerLost("tm-0", ""), events=[event]))
+        assert len(cluster.findings) == findings, cluster.findings
+
+
+def test_a_reset_of_what_a_drained_service_has_taken_along_is_found() -> None:
+    """It has left because it was told that nothing was needed."""
+    cluster = KnownCluster()
+    invariant = cluster.checked(NoNeedlessRerun)
+    of = scheduler(graph_with(chain(2), 2, {"s": range(2)}))
+    invariant.step(step(of, sig.JobStarted()))
+    event = reset("s", 0)
+    event.vertex_reset.reason = LOST
+    of.graph.apply(event)
+    invariant.step(step(of, sig.WorkerLost("tm-0", DRAINED), events=[event]))
+    assert "nothing of it was said to be needed" in cluster.findings[0]
 
 
 def test_a_reset_of_what_is_gone_is_right() -> None:
