@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -217,15 +217,17 @@ class Containers:
             assert time.monotonic() < deadline_s, f"{found}\n{self.logs()}"
             await asyncio.sleep(POLL_S)
 
-    def job(self, job_id: str) -> LedgerJob:
+    def job(self, job_id: str, options: Mapping[str, str] | None = None) -> LedgerJob:
         """A job of three stages whose directory containers may write to."""
-        job = chain(self.place, N, job_id)
+        job = chain(self.place, N, job_id, options)
         (self.place / job_id).chmod(0o777)
         return job
 
-    async def before_m(self, client: Client, job_id: str) -> LedgerJob:
+    async def before_m(
+        self, client: Client, job_id: str, options: Mapping[str, str] | None = None
+    ) -> LedgerJob:
         """A job all of whose tasks of S have ended, durably; those of M wait."""
-        job = self.job(job_id)
+        job = self.job(job_id, options)
         job.gates.close("M")
         await client.submit(job.build())
         await self.until(lambda: len(job.ledger.starts("M")) == N, f"M of {job_id} waits")

@@ -36,7 +36,8 @@ IN_IMAGE = f"from holdover.cli.tpch.data import tpch_data; tpch_data({SCALE})"
 
 def everything(containers: Containers) -> dict[str, dict[str, Any]]:
     """All containers of the project, as the engine describes them."""
-    names = ("jobmanager", "jobmanager-2", "taskmanager", "etcd-1", "etcd-2", "etcd-3")
+    first = ("jobmanager", "jobmanager-2", "taskmanager", "shuffle-service")
+    names = (*first, "etcd-1", "etcd-2", "etcd-3")
     return {each: containers.inspect(each) for name in names for each in containers.ids(name)}
 
 

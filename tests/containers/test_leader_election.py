@@ -88,11 +88,13 @@ async def finished(elected: Containers, client: Client, job: LedgerJob) -> None:
     assert led == sorted(set(led))
 
 
-async def test_two_jobmanagers_and_three_members_come_up_locked_down(elected: Containers) -> None:
+async def test_two_jobmanagers_three_members_and_a_shuffle_service_come_up_locked_down(
+    elected: Containers,
+) -> None:
     async with elected.client() as client:
         await elected.ready(client, TASKMANAGERS)
     found = everything(elected)
-    assert len(found) == 2 + TASKMANAGERS + len(ETCD)
+    assert len(found) == 2 + TASKMANAGERS + len(ETCD) + 1
     for description in found.values():
         is_locked_down(description)
     for container in found:
@@ -164,6 +166,25 @@ async def test_a_paused_leader_is_succeeded_and_is_refused_when_it_wakes(
             assert set(job.ledger.starts("K").values()) == {1}
     told("from docker pause to the standby's lead", took_s, LEASE_S + TAKEOVER_S)
     told("from docker unpause until the old leader knew", knew_s, TAKEOVER_S)
+
+
+async def test_what_a_shuffle_service_keeps_outlives_the_leader_and_all_taskmanagers(
+    elected: Containers,
+) -> None:
+    """The TaskManagers come back with empty disks: `finish` sees that no task of S runs again."""
+    async with elected.client() as client:
+        await elected.ready(client, TASKMANAGERS)
+        job = await elected.before_m(client, "kept", {"shuffle.mode": "external"})
+        leader, taskmanagers = leader_of(elected), elected.ids("taskmanager")
+        killed_s = time.time()
+        run("docker", "kill", elected.id(leader), *taskmanagers)
+        await until_said(elected, other(leader), LEADS, killed_s)
+        run("docker", "start", elected.id(leader), *taskmanagers)
+        await until_said(elected, leader, WAITS, killed_s)
+        await finished(elected, client, job)
+        report = (await client.recovery_reports(job.job_id))[-1]
+    held = {worker.worker_id: worker.partitions_accepted for worker in report.workers}
+    assert held["shuffle-1"] == N
 
 
 async def test_one_member_of_etcd_costs_nothing_and_two_the_leader_until_they_are_back(
