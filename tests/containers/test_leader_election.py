@@ -88,9 +88,7 @@ async def finished(elected: Containers, client: Client, job: LedgerJob) -> None:
     assert led == sorted(set(led))
 
 
-async def test_two_jobmanagers_three_members_and_a_shuffle_service_come_up_locked_down(
-    elected: Containers,
-) -> None:
+async def test_all_services_come_up_healthy_and_locked_down(elected: Containers) -> None:
     async with elected.client() as client:
         await elected.ready(client, TASKMANAGERS)
     found = everything(elected)
