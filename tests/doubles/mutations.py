@@ -61,9 +61,9 @@ from tests.doubles.shuffle_mutations import SHUFFLE_MUTATIONS
 
 
 async def _replay_without_ranges(
-    disk: Disk, events_directory: str, job: job_pb2.JobGraph
+    disk: Disk, events_directory: str, job: job_pb2.JobGraph, *pause: Any
 ) -> ReplayedJob:
-    replayed = await replay_job(disk, events_directory, job)
+    replayed = await replay_job(disk, events_directory, job, *pause)
     for owner in replayed.graph.vertices.values():
         owner.input_bounds = [() for _ in owner.input_bounds]
     return replayed
