@@ -1,6 +1,6 @@
 """Writes the golden logs of the present format version: `python <this file> DIRECTORY`.
 
-Kept are `format-1/*`, written by the first release of that format. They are never written again:
+Kept are `format-1/*`, each written by the first release that had it. They are never written again:
 what matters is that every later version replays them to the same records. With a new format version
 run this once, keep its output as `format-<version>`, and leave the older ones as they are.
 """
@@ -54,8 +54,17 @@ def finished(subtask: int, attempt: int = 0, epoch: int = 1) -> JobEvent:
     )
 
 
+def moved(subtask: int) -> JobEvent:
+    """What a subtask of v0 has left is stored by another worker from now on."""
+    attempt = common_pb2.ExecutionAttempt(
+        job_id=JOB_ID, vertex_id="v0", subtask=subtask, leader_epoch=1
+    )
+    location = common_pb2.PartitionLocation(worker_id="shuffle-1")
+    return JobEvent(partitions_moved=events_pb2.PartitionsMoved(attempt=attempt, location=location))
+
+
 def every_kind() -> list[JobEvent]:
-    """One event of each kind, snapshot marks excepted."""
+    """One event of each kind that the first release had, snapshot marks excepted."""
     return [
         JobEvent(
             job_state_changed=events_pb2.JobStateChanged(
@@ -138,11 +147,14 @@ def write_expected(directory: Path, events: list[JobEvent]) -> None:
 
 
 async def main(target: Path) -> None:
-    """A log of one leader in several segments, one that was compacted, and one with a torn tail."""
+    """A log of one leader in several segments, one that was compacted, one with a later kind of
+    event, and one with a torn tail."""
     place = target / f"format-{FORMAT_VERSION}"
     many = [finished(number) for number in range(10)]
     await write_log(place / "rolled", [every_kind() + many], 200)
     await write_log(place / "compacted", [every_kind(), many, [finished(11, 1, 3)]], 1 << 20)
+    # A kind of event that came later.
+    await write_log(place / "moved", [[finished(0), moved(0)]], 1 << 20)
     torn = place / "torn"
     await write_log(torn, [every_kind()], 1 << 20)
     [segment] = torn.iterdir()
