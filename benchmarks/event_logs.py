@@ -26,6 +26,7 @@ from jobmanager.recovery import replay_job
 GRAPH_SUBTASKS = 2_000
 _CONSUMERS = 4
 _VERTEX = "v0"
+_EVENTS_A_FLUSH = 5_000
 
 
 def finished_events(count: int, attempt: int = 0) -> list[JobEvent]:
@@ -85,9 +86,9 @@ async def write_log(directory: str, events: Iterator[JobEvent], job_id: str = "j
     for event in events:
         writer.append(event)
         count += 1
-        if count % 100 == 0:
-            await writer.wait_for_room()
-            await asyncio.sleep(0)
+        if count % _EVENTS_A_FLUSH == 0:
+            # An overflow of the buffer would cost a snapshot, and there is no state to make one of.
+            await writer.flush(60)
     await writer.flush(60)
     await writer.close()
     return count
