@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import grpc.aio
 
-from holdover.coordination.jobmanager_connection import EpochOver
-from holdover.errors import InvalidId
-from holdover.ids import AttemptKey, job_id
-from holdover.v1.common_pb2 import ExecutionAttempt
+from holdover.ids import AttemptKey
 from holdover.v1.shuffle_service_pb2 import (
     CopyPartitionsRequest,
     CopyPartitionsResponse,
@@ -19,51 +16,15 @@ from holdover.v1.shuffle_service_pb2 import (
     DrainResponse,
 )
 from holdover.v1.shuffle_service_pb2_grpc import ShuffleServiceServicer
-from holdover.v1.taskmanager_pb2 import (
-    PingRequest,
-    PingResponse,
-    ReleaseJobRequest,
-    ReleaseJobResponse,
-    ReleasePartitionsRequest,
-    ReleasePartitionsResponse,
-)
 from shuffle.errors import PartitionLost, ShuffleError
+from shuffle.holder_service import HolderCalls, HolderService, keys_of
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
-#: Trailing metadata that tells a refused JobManager the epoch that leads.
-EPOCH_METADATA = "holdover-epoch"
 
-
-class ShuffleCalls(Protocol):
+class ShuffleCalls(HolderCalls, Protocol):
     """What the service passes calls to."""
-
-    @property
-    def epoch_seen(self) -> int:
-        """The highest epoch seen so far."""
-        ...
-
-    @property
-    def leaving(self) -> bool:
-        """Whether it is about to end: nothing can be ordered any more."""
-        ...
-
-    def admit(self, epoch: int) -> None:
-        """Raises `EpochOver` for a leader whose time is over."""
-        ...
-
-    def registered(self, registration_id: str) -> bool:
-        """Whether this registration holds."""
-        ...
-
-    def release_attempts(self, keys: list[AttemptKey]) -> None:
-        """Serve and take the attempts' partitions no longer, and delete them."""
-        ...
-
-    async def release_job(self, job_id: str, reason: str) -> None:
-        """Delete all of a job; done when nothing is left."""
-        ...
 
     async def copy(self, key: AttemptKey, address: str) -> None:
         """Put a finished attempt to the shuffle service at the data address `address`.
@@ -77,49 +38,24 @@ class ShuffleCalls(Protocol):
         ...
 
 
-class ShuffleRpcService(ShuffleServiceServicer):
+class ShuffleRpcService(HolderService, ShuffleServiceServicer):
     """See the proto. Every call of a leader below the highest epoch seen is refused."""
 
+    kind = "shuffle service"
+
     def __init__(self, calls: ShuffleCalls) -> None:
+        super().__init__(calls)
         self._calls = calls
-
-    async def ReleasePartitions(  # noqa: N802
-        self, request: ReleasePartitionsRequest, context: Context
-    ) -> ReleasePartitionsResponse:
-        """Deletes partitions; unknown ones are fine."""
-        await self._admit(request.leader_epoch, context)
-        self._calls.release_attempts(await _keys(request.attempts, context))
-        return ReleasePartitionsResponse(leader_epoch=self._calls.epoch_seen)
-
-    async def ReleaseJob(  # noqa: N802
-        self, request: ReleaseJobRequest, context: Context
-    ) -> ReleaseJobResponse:
-        """Deletes all of a job; an unknown one is fine."""
-        await self._admit(request.leader_epoch, context)
-        try:
-            job_id(request.job_id)
-        except InvalidId as error:
-            await _refuse(context, error)
-        await self._calls.release_job(request.job_id, "the JobManager released it")
-        return ReleaseJobResponse(leader_epoch=self._calls.epoch_seen)
-
-    async def Ping(self, request: PingRequest, context: Context) -> PingResponse:  # noqa: N802
-        """Confirms that this process lives."""
-        await self._admit(request.leader_epoch, context)
-        return PingResponse(
-            leader_epoch=self._calls.epoch_seen,
-            registered=self._calls.registered(request.registration_id),
-        )
 
     async def CopyPartitions(  # noqa: N802
         self, request: CopyPartitionsRequest, context: Context
     ) -> AsyncIterator[CopyPartitionsResponse]:
         """Copies attempts one after another, and says of each what became of it."""
-        await self._admit(request.leader_epoch, context)
+        await self.admit(request.leader_epoch, context)
         if not self._calls.registered(request.registration_id):
             text = f"registration {request.registration_id!r} does not hold here"
             await context.abort(grpc.StatusCode.NOT_FOUND, text)
-        for key in await _keys(request.attempts, context):
+        for key in await keys_of(request.attempts, context):
             obstacle, lost = "", False
             try:
                 await self._calls.copy(key, request.target.data_address)
@@ -136,28 +72,3 @@ class ShuffleRpcService(ShuffleServiceServicer):
         """Begins to leave."""
         executions, partition_bytes = self._calls.drain()
         return DrainResponse(executions=executions, partition_bytes=partition_bytes)
-
-    async def _admit(self, epoch: int, context: Context) -> None:
-        if self._calls.leaving:
-            text = "this shuffle service leaves the cluster"
-            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
-        try:
-            self._calls.admit(epoch)
-        except EpochOver as over:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                str(over),
-                ((EPOCH_METADATA, str(over.newest)),),
-            )
-
-
-async def _keys(attempts: Iterable[ExecutionAttempt], context: Context) -> list[AttemptKey]:
-    try:
-        return [AttemptKey.from_proto(attempt) for attempt in attempts]
-    except InvalidId as error:
-        await _refuse(context, error)
-
-
-async def _refuse(context: Context, error: InvalidId) -> NoReturn:
-    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-    raise AssertionError("abort has raised") from error
