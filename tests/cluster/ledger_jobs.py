@@ -124,6 +124,10 @@ class Gates:
         if not subtasks:
             (self.directory / f"closed-{stage}").unlink(missing_ok=True)
 
+    def hold(self, stage: str, subtask: int) -> None:
+        """Take back that this subtask alone may pass."""
+        (self.directory / f"open-{stage}-{subtask}").unlink()
+
     def wait(self, stage: str, subtask: int) -> None:
         """Called in the task."""
         deadline_s = time.monotonic() + GATE_TIMEOUT_S

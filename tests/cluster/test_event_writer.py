@@ -103,12 +103,15 @@ def read(directory: Path) -> State:
 
 
 def test_what_was_durable_survives_two_hundred_kills(tmp_path: Path) -> None:
-    """P14: each leader goes on from the log that the one before has left at a random moment."""
+    """P14: each leader goes on from the log that the one before has left at a random moment: every
+    second one's is soon after it began, the others' after something was durable."""
     chance = random.Random(SEED)
     promised: State = {}
     with writers(tmp_path) as process:
         for epoch in range(1, KILLS + 1):
             process.lead(epoch)
+            if epoch % 2:
+                process.hear(lambda: process.durable)
             time.sleep(chance.uniform(0.0, 0.05))
             process.kill()
             state = read(tmp_path)
@@ -116,7 +119,7 @@ def test_what_was_durable_survives_two_hundred_kills(tmp_path: Path) -> None:
             for of, durable in promised.items():
                 assert state.get(of, 0) >= durable, f"epoch {of} after the kill of {epoch}"
             promised = dict(state)  # what has been read once is built on by the next leader
-    assert len(promised) > KILLS // 4, "leaders lived long enough to record something"
+    assert len(promised) >= KILLS // 2, "leaders lived long enough to record something"
 
 
 def test_a_leader_that_was_stopped_and_wakes_adds_nothing_that_is_believed(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ JobManager and TaskManager killed between two stages, a JobManager gone for long
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -19,7 +21,7 @@ from holdover.v1.common_pb2 import JobState
 from holdover.v1.jobmanager_pb2 import RecoveryReport, WorkerReturnKind
 from shuffle.partition_name import DATA_SUFFIX
 from tests.cluster.conftest import StartCluster
-from tests.cluster.ledger_jobs import LedgerJob, chain, join
+from tests.cluster.ledger_jobs import LedgerJob, Task, chain, join
 from tests.cluster.ledger_steps import (
     held_by_stage,
     held_subtasks,
@@ -120,20 +122,20 @@ async def test_nobody_is_in_time_when_no_time_is_given(start_cluster: StartClust
 async def test_a_partition_that_is_lost_twice_after_a_recovery_costs_its_producer_twice(
     start_cluster: StartCluster,
 ) -> None:
-    """Deleted under a living TaskManager, made again, and deleted again before anybody reads it."""
+    """Deleted under a living TaskManager that brings it back, made again, and deleted again before
+    anybody reads it."""
     running = await start_cluster()
     job = await until_held_back(running, chain(running.directory, 3))
     await running.durable(job)
-    await running.restart_jobmanager()
-    await wait_until(lambda: len(job.ledger.starts("M")) == 3, "M waits")
-    delete_output(running, job, 1)
     job.gates.close("S")
+    await without_jobmanager(running, job, lambda: delete_output(running, job, 1))
     job.gates.open("M", 0)
     await wait_until(lambda: job.ledger.starts("S")["S", 1] == 2, "M-0 misses it, and S-1 reruns")
-    (job.gates.directory / "open-M-0").unlink()  # M-0 waits again
+    job.gates.hold("M", 0)
     job.gates.open("S", 1)
-    await wait_until(lambda: held_subtasks(running, job, "S") == {0, 1, 2}, "it is made again")
+    await wait_until(lambda: pid_of(job, ("M", 0), attempt=1), "it is made again, M-0 waits")
     delete_output(running, job, 1)
+    os.kill(pid_of(job, ("M", 0), attempt=1), signal.SIGKILL)  # the next one finds nothing to open
     job.gates.open("S")
     job.gates.open("M")
     await running.finished(job)
@@ -175,10 +177,8 @@ async def test_of_such_a_source_nothing_runs_again_if_all_had_finished_until_one
     running = await start_cluster()
     job = await until_held_back(running, chain(running.directory, 3, record_splits=False))
     await running.durable(job)
-    await running.restart_jobmanager()
-    await wait_until(lambda: len(job.ledger.starts("M")) == 3, "M waits")
     once(job, "S", 3)
-    delete_output(running, job, 1)
+    await without_jobmanager(running, job, lambda: delete_output(running, job, 1))
     job.gates.open("M")
     await running.finished(job)
 
@@ -348,6 +348,22 @@ def agrees(report: RecoveryReport, job: LedgerJob, stages: dict[str, tuple[int, 
         said[stage] = (vertex.kept, sum(resets(vertex).values()), vertex.unfinished)
     assert said == stages
     assert report.complete
+
+
+def pid_of(job: LedgerJob, task: Task, attempt: int) -> int:
+    """The process of an attempt that has begun under the second leader; 0 when none has."""
+    lines = [line for line in job.ledger.lines() if line.task == task and line.epoch == 2]
+    return next((line.pid for line in lines if line.attempt == attempt), 0)
+
+
+async def without_jobmanager(
+    running: RunningCluster, job: LedgerJob, strike: Callable[[], None]
+) -> None:
+    """Kill the JobManager, do something once no task of M lives any more, and start it again."""
+    await running.cluster.kill_jobmanager()
+    await loss_noticed(running, job, "M")
+    strike()
+    running.cluster.start_jobmanager()
 
 
 def delete_output(running: RunningCluster, job: LedgerJob, subtask: int) -> None:
