@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -154,6 +155,11 @@ class Containers:
     def state(self, container: str) -> dict[str, Any]:
         """Whether it runs, its pid, its exit code."""
         return dict(self.inspect(container)["State"])
+
+    def ended_s(self, container: str) -> float:
+        """When it ended, by the engine's clock, which is this machine's."""
+        at = re.sub(r"(\.\d{6})\d*Z$", r"\1+00:00", self.state(container)["FinishedAt"])
+        return datetime.fromisoformat(at).timestamp()
 
     def address(self, container: str) -> str:
         """Its IP address in the default network."""
