@@ -120,6 +120,7 @@ async def test_a_service_that_is_lost_for_good_costs_what_is_needed_of_it(
     running, job = await held_at_services(start_cluster)
     lost = held_subtasks(running, job, "S", "ss-0")
     await running.cluster.kill_shuffle_service(0)
+    await running.shuffle_services("ss-1")
     job.gates.open("M")
     await running.finished(job)
     assert job.result() == by_duckdb()
@@ -150,14 +151,20 @@ async def test_a_service_is_drained_while_a_job_runs(start_cluster: StartCluster
 
 async def test_a_damaged_block_at_a_service_costs_its_producer(start_cluster: StartCluster) -> None:
     """P38: found by its checksum when it is read, before any code of the job sees it."""
-    running, job = await held_at_services(start_cluster)
+    running = await start_cluster(shuffle_services=2)
+    job = chain(running.directory, N)
+    job.gates.close("S")
+    await running.submit(job)
+    job.gates.open("S", *range(N - 1))  # nobody reads before the last one is finished
+    whole = set(range(N - 1))
+    await wait_until(lambda: held_subtasks(running, job, "S") == whole, "all but one are held")
     held = held_by_stage(running, job, "S")
     damaged = next(p for p in held if p.base.with_name(p.base.name + DATA_SUFFIX).stat().st_size)
     data = damaged.base.with_name(damaged.base.name + DATA_SUFFIX)
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 1
     data.write_bytes(content)
-    job.gates.open("M")
+    job.gates.open("S")
     await ended_right(running, job)
     assert rerun(job, "S") == {damaged.identity.subtask}
 
