@@ -40,6 +40,9 @@ class IncomingPartitions:
         self._begun = 0
         self._puts: dict[int, _Put] = {}
         self._by_name: dict[str, int] = {}
+        #: The job of each stream that is not over.
+        self._streams: dict[int, str] = {}
+        self._jobs: dict[str, None] = {}
 
     @property
     def open_puts(self) -> int:
@@ -59,6 +62,8 @@ class IncomingPartitions:
             self._begun += 1
             self._puts[self._begun] = _Put(partition_name, key, is_copy)
             self._by_name[partition_name] = self._begun
+            self._streams[self._begun] = key.job_id
+            self._jobs[key.job_id] = None
             return self._begun
 
     def take(self, put: int, wanted_bytes: int) -> None:
@@ -79,6 +84,8 @@ class IncomingPartitions:
         One that was given up, or has a successor, is not its stream's to delete any more.
         """
         with self._lock:
+            # Whatever has become of its job meanwhile, it may just have made files of it.
+            self._jobs[self._streams.pop(put)] = None
             found = self._puts.get(put)
             if found is None or found.is_complete:
                 return False
@@ -106,7 +113,9 @@ class IncomingPartitions:
         return self._give_up(lambda put: put.key == key)
 
     def give_up_job(self, job_id: str) -> list[str]:
-        """Refuse what a job's attempts still send; see `give_up`."""
+        """The same for all attempts of a job, which is about to be deleted."""
+        with self._lock:
+            self._jobs.pop(job_id, None)
         return self._give_up(lambda put: put.key.job_id == job_id)
 
     @property
@@ -117,9 +126,10 @@ class IncomingPartitions:
 
     @property
     def jobs(self) -> list[str]:
-        """Jobs of which anything is being put, or waits to be published."""
+        """Jobs of which anything was put since they were given up, whatever has become of it: each
+        may have a directory, which the end of the job is to delete."""
         with self._lock:
-            return list(dict.fromkeys(put.key.job_id for put in self._puts.values()))
+            return list(self._jobs)
 
     def _give_up(self, is_unwanted: Callable[[_Put], bool]) -> list[str]:
         with self._lock:

@@ -184,7 +184,7 @@ When = Annotated[
 class FaultModel(Model):
     """What all faults have."""
 
-    #: Whether it can be made to local processes, by signals.
+    #: Whether it can be made to local processes.
     real: ClassVar[bool] = False
     #: Roles that can suffer it.
     whom: ClassVar[tuple[str, ...]] = PROCESSES
@@ -407,6 +407,7 @@ class Drain(FaultModel):
     and is started again as the cluster says. Those that cannot (there is no other to take over what
     is needed) are told to end when all is healed."""
 
+    real: ClassVar[bool] = True
     whom: ClassVar[tuple[str, ...]] = SHUFFLE_SERVICES
     kind: Literal["drain"] = "drain"
     victims: VictimsField

@@ -40,7 +40,7 @@ class _Lasting:
     kind: str
     undo: Heal
     over: asyncio.Event
-    #: Whether it acts until it is undone. What is dead for ever acts no more.
+    #: Whether it acts until it is undone. What is dead for ever acts no more, and a wish never.
     acts: bool
 
 
@@ -124,7 +124,9 @@ class FaultInjector:
             if isinstance(fault, Ending)
             else _lasts_s(fault)
         )
-        acts = not (isinstance(fault, Ending) and math.isinf(lasts_s))
+        # Who is asked to leave is disturbed by nothing, and must come to its end.
+        gone = isinstance(fault, Ending) and math.isinf(lasts_s)
+        acts = not gone and not isinstance(fault, kinds.Drain)
         self._lasting[number] = _Lasting(fault.kind, undo, over, acts)
         if math.isinf(lasts_s):
             over.set()

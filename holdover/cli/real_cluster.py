@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from holdover.cli.draining import ask_to_leave
 from holdover.cli.local_cluster import JOBMANAGER, LocalCluster
 from holdover.cli.real_record import Chronicle, LogFollower, LogLine
 from holdover.client import Client
 from holdover.config import HEARTBEAT_INTERVAL, SHUFFLE_MODE, Configuration
+from holdover.coordination.rpc_call import CallFailed
 from simulator.scenario import Scenario
 
 #: Partitions are finished when they have their index, which is published last.
@@ -20,6 +22,8 @@ INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data"
 #: What a JobManager logs when it is elected.
 LEADS = "leadership won"
+#: What a shuffle service logs when it can be asked.
+SERVES = "shuffle service ready"
 _LOG_LOOK_S = 0.02
 _START_TIMEOUT_S = 60.0
 #: A process that is told to end, or killed, must be gone by then.
@@ -77,6 +81,8 @@ class RealCluster:
         self._restart_s: dict[str, float] = {}
         self._paused: dict[str, None] = {}
         self._epochs: dict[str, int] = {}
+        #: Where living shuffle services are asked (host:port).
+        self._addresses: dict[str, str] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
 
     @property
@@ -131,6 +137,17 @@ class RealCluster:
         self._paused.pop(name, None)
         self.local.send_signal(self._local_name(name), signal.SIGCONT)
 
+    async def drain(self, name: str) -> bool:
+        """Ask a shuffle service to leave; False when it does not serve, or does not answer."""
+        address = self._addresses.get(name)
+        if address is None:
+            return False
+        try:
+            await ask_to_leave(self.local.runtime, address)
+        except CallFailed:
+            return False
+        return True
+
     def _start(self, name: str) -> None:
         role, _, number = name.partition("-")
         index = int(number)
@@ -173,6 +190,7 @@ class RealCluster:
                     time.time(), lambda recorder, at_s: recorder.worker_ended(at_s, name)
                 )
             self._epochs.pop(name, None)
+            self._addresses.pop(name, None)
             self._paused.pop(name, None)
             delay_s = self._restart_s.pop(name, usual_s)
             if math.isinf(delay_s):
@@ -200,6 +218,8 @@ class RealCluster:
             for line in log.new_lines():
                 if line.event == LEADS:
                     self._epochs[name] = int(line.fields["epoch"])
+                elif line.event == SERVES:
+                    self._addresses[name] = line.fields["address"]
                 self._chronicle.note_log_line(name, line)
                 self._on_line(name, line)
 

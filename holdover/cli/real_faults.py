@@ -1,4 +1,4 @@
-"""Faults of a scenario, made to local processes by signals, when their triggers say so."""
+"""Faults of a scenario, made to local processes when their triggers say so."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from holdover.v1.common_pb2 import ExecutionState
 from holdover.v1.jobmanager_pb2 import JobStatus
 from simulator.fault_kinds import (
     Crash,
+    Drain,
     Fault,
     FaultMade,
     JobIs,
@@ -183,7 +184,9 @@ class RealFaults:
             await self._make(fault, chance)
 
     async def _make(self, fault: Fault, chance: random.Random) -> None:
-        assert isinstance(fault, Crash | Stop | Pause | LosePartitions), "others were refused"
+        assert isinstance(fault, Crash | Stop | Pause | LosePartitions | Drain), (
+            "others were refused"
+        )
         victims = self._victims(fault.victims, chance)
         record = FaultRecord(fault.kind, time.time(), victims)
         self.made.append(record)
@@ -205,6 +208,11 @@ class RealFaults:
             case LosePartitions(part=part):
                 lost = sum(self._lose_partitions(name, part, chance) for name in victims)
                 record.detail = f"{lost} partitions"
+            case Drain():
+                heard = await asyncio.gather(*map(self.cluster.drain, victims))
+                deaf = [name for name, told in zip(victims, heard, strict=True) if not told]
+                if deaf:
+                    record.detail = f"not heard by {', '.join(deaf)}"
 
     def _lose_partitions(self, name: str, part: float, chance: random.Random) -> int:
         held = [index for index, _ in self.cluster.partitions(name)]

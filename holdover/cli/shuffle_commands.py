@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from holdover.cli.connection import Target
     from holdover.v1.shuffle_service_pb2 import DrainResponse
 
-_CALL_TIMEOUT_S = 10.0
 # `start` hands all its arguments on.
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -96,19 +95,14 @@ async def _drain(target: Target, name: str, as_json: bool) -> None:
 
 
 async def _ask(target: Target, address: str) -> DrainResponse:
-    from holdover.coordination.rpc_call import CallFailed, answer
+    from holdover.cli.draining import ask_to_leave
+    from holdover.coordination.rpc_call import CallFailed
     from holdover.errors import ClusterError
     from holdover.runtime.real import real_runtime
     from holdover.runtime.transport_security import credential_files
-    from holdover.v1.shuffle_service_pb2 import DrainRequest
-    from holdover.v1.shuffle_service_pb2_grpc import ShuffleServiceStub
 
     runtime = real_runtime(credentials=credential_files(target.configuration()))
-    channel = runtime.network.channel(address)
     try:
-        stub = ShuffleServiceStub(channel)
-        return await answer(lambda: stub.Drain(DrainRequest(), timeout=_CALL_TIMEOUT_S))
+        return await ask_to_leave(runtime, address)
     except CallFailed as error:
         raise ClusterError(f"the shuffle service at {address} cannot be told: {error}") from error
-    finally:
-        await channel.close()

@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import time
 from pathlib import Path
 
 from holdover.cli.local_processes import processes_with_environment
+from holdover.cli.real_cluster import RealCluster
+from holdover.cli.real_faults import Progress, RealFaults
+from holdover.cli.real_record import Chronicle
 from simulator.record import RunRecord
+from simulator.scenario import Scenario
+from simulator.scenario_file import load_scenario
+from simulator.simulate import run_scenario
 
 TIMEOUT_S = 60.0
 
@@ -53,6 +60,29 @@ faults:
   - {kind: crash, victims: leader, when: {stage: map, finished: 50 %}}
   - {kind: crash, victims: all, when: {stage: map, finished: 50 %}}
   - {kind: crash, victims: "shuffle:holders", when: {stage: map, finished: 100 %}}
+duration_max: 60 s
+"""
+DRAINED = """
+cluster:
+  taskmanagers: 2
+  slots: 2
+  shuffle_services: 2
+  leader: file
+  jobmanager_restart: 500 ms
+  shuffle_service_restart: 500 ms
+options:
+  shuffle.mode: external
+  heartbeat.interval: 500 ms
+  execution.batch.job-recovery.adoption-timeout: 30 s
+jobs:
+  - name: job
+    stages:
+      - {name: map, parallelism: 8, seconds: 500 ms, output_bytes: 64 kb}
+      - {name: reduce, parallelism: 4, seconds: 500 ms}
+      - {name: last, parallelism: 1, seconds: 3 s}
+faults:
+  - {kind: drain, victims: "shuffle:1", when: {stage: map, finished: 50 %}}
+  - {kind: crash, victims: leader, when: {stage: map, finished: 100 %}}
 duration_max: 60 s
 """
 CUT = """
@@ -127,6 +157,50 @@ async def test_shuffle_services_in_a_real_run_keep_what_is_finished(tmp_path: Pa
     assert record.measures.finished_rerun == 0
     assert record.measures.partitions_held_max >= 4
     assert left_running(place) == []
+
+
+async def test_a_shuffle_service_is_drained_in_both_worlds(tmp_path: Path) -> None:
+    process, place = await command(tmp_path, DRAINED, "--json", "-")
+    async with asyncio.timeout(TIMEOUT_S):
+        told, said = await process.communicate()
+    assert process.returncode == 0, (told, said)
+    simulated = run_scenario(load_scenario(str(tmp_path / "scenario.yaml")), 0)
+    for record in (RunRecord.from_json(told.decode()), simulated):
+        assert record.findings == []
+        assert [job.state for job in record.jobs] == ["FINISHED"]
+        drain = next(fault for fault in record.faults if fault.kind == "drain")
+        assert (drain.victims, drain.detail) == (["ss-1"], "")
+        (recovery,) = record.jobs[0].recoveries
+        assert recovery["vertices"][0]["kept"] == 8, recovery
+    assert left_running(place) == []
+
+
+async def test_a_drained_service_leaves_a_real_cluster_and_is_started_again(tmp_path: Path) -> None:
+    scenario = Scenario.model_validate(
+        {
+            "cluster": {"taskmanagers": 1, "shuffle_services": 2, "shuffle_service_restart": 0.2},
+            "options": {"heartbeat.interval": "500 ms"},
+            "jobs": [{"stages": [{"name": "map", "parallelism": 1}]}],
+            "faults": [{"kind": "drain", "victims": "shuffle:2", "at": 0}],
+        }
+    )
+    chronicle, progress = Chronicle(), Progress()
+    cluster = RealCluster(scenario, tmp_path, chronicle, progress.log_line)
+    faults = RealFaults(scenario, 0, cluster, progress, print)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await cluster.start()
+            following = asyncio.create_task(cluster.follow_logs())
+            while not await cluster.drain("ss-1"):
+                await asyncio.sleep(0.05)
+            await faults.run(time.time())
+            while {name for name, _ in cluster.restarts} != {"ss-1", "ss-2"}:
+                assert cluster.failures() == []
+                await asyncio.sleep(0.05)
+        following.cancel()
+    finally:
+        await cluster.stop()
+    assert [fault.detail for fault in faults.made] == [""]
 
 
 async def test_a_waiting_jobmanager_takes_over_in_a_real_run(tmp_path: Path) -> None:

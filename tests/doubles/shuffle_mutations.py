@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from unittest.mock import patch
 
 from holdover.ids import AttemptKey, partition_name
 from holdover.runtime import Disk
 from holdover.v1 import common_pb2, events_pb2
+from jobmanager import worker_service
+from jobmanager.leader_state import LeadershipServices
 from jobmanager.scheduler.core import SchedulerCore
 from jobmanager.scheduler.failures import FailureHandling
 from jobmanager.scheduler.moved_partitions import MovedPartitions
 from jobmanager.scheduler.shuffle_master import ExternalShuffle
 from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
+from jobmanager.worker_connection import WorkerConnection
 from shuffle import service as shuffle_service
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, PART_SUFFIX
 from shuffle.service import ShuffleService
@@ -75,6 +78,16 @@ def _keep_all(self: ShuffleService, keys: Sequence[AttemptKey]) -> None:
     """Nothing is deleted."""
 
 
+_tell_load = worker_service._tell_load
+
+
+async def _tell_load_and_keep(
+    services: LeadershipServices, worker: WorkerConnection, job_ids: Iterable[str]
+) -> bool:
+    await _tell_load(services, worker, job_ids)
+    return False
+
+
 SHUFFLE_MUTATIONS = (
     Mutation(
         "output at a shuffle service counts as being with the TaskManager that has made it",
@@ -113,5 +126,12 @@ SHUFFLE_MUTATIONS = (
         1,
         one(ShuffleService, "release_attempts", _keep_all),
         scenario="lingering-output",
+    ),
+    Mutation(
+        "a drained shuffle service is never told that it may leave",
+        NothingLingers,
+        1,
+        one(worker_service, "_tell_load", _tell_load_and_keep),
+        scenario="drained-service",
     ),
 )

@@ -39,7 +39,8 @@ def test_other_faults_are_refused_by_name() -> None:
 def test_shuffle_services_are_processes_like_others() -> None:
     kill = {"kind": "crash", "victims": "shuffle:holders", "at": "1 s"}
     cluster = {"taskmanagers": 2, "shuffle_services": 2}
-    check_runnable(scenario(kill, cluster=cluster))
+    drain = {"kind": "drain", "victims": "shuffle:1", "at": "1 s"}
+    check_runnable(scenario(kill, drain, cluster=cluster))
     with pytest.raises(ScenarioRefused, match="25 processes"):
         check_runnable(scenario(cluster={**cluster, "shuffle_services": 22}))
 

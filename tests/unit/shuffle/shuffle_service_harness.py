@@ -132,6 +132,10 @@ class ServiceWorld:
         """What is on the disk, relative to the shuffle directory."""
         return sorted(str(p.relative_to(self.path)) for p in self.path.rglob("*") if p.is_file())
 
+    def directories(self) -> list[str]:
+        """Of jobs, empty ones included."""
+        return sorted(p.name for p in self.path.iterdir() if p.is_dir())
+
     async def put(self, key: AttemptKey, rows: int = 10) -> FinishedExecution:
         """See `put`."""
         with ShuffleServiceTarget(self.address, retry_timeout_s=5) as target:

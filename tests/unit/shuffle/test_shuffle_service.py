@@ -11,7 +11,7 @@ import pytest
 from holdover.v1.common_pb2 import WORKER_KIND_SHUFFLE_SERVICE
 from shuffle.errors import OutputRefused
 from tests.doubles.resource_manager_double import ResourceManagerDouble
-from tests.unit.shuffle.shuffle_service_harness import JOB, ServiceWorld, attempt
+from tests.unit.shuffle.shuffle_service_harness import JOB, ServiceWorld, attempt, identity
 
 KEY = attempt()
 
@@ -178,6 +178,33 @@ async def test_the_end_of_a_job_deletes_all_of_it(cluster: Cluster) -> None:
     assert {file.partition("/")[0] for file in cluster.service.files()} == {"job-b"}
     held = cluster.service.service.header().shuffle.held_bytes
     assert held == cluster.service.service.finished.bytes
+
+
+async def test_a_job_whose_puts_all_failed_leaves_no_directory(cluster: Cluster) -> None:
+    """P35: nothing is held or being put when it ends, but something was."""
+    await cluster.start()
+    await cluster.registered()
+    await cluster.service.put(KEY)
+    await cluster.service.service.discard(KEY.to_proto())
+    await cluster.until(lambda: cluster.service.files() == [])
+    assert cluster.service.directories() == [JOB]
+    cluster.jm.ended_jobs.append(JOB)
+    await cluster.until(lambda: cluster.service.directories() == [])
+    assert cluster.service.service.jobs == []
+
+
+async def test_a_stream_that_outlives_its_job_leaves_no_directory(cluster: Cluster) -> None:
+    """It was about to make it when the job was deleted."""
+    await cluster.start()
+    await cluster.registered()
+    service = cluster.service.service
+    put = service.begin(identity(KEY).name, False)
+    await service.release_job(JOB, "it has ended")
+    (cluster.service.path / JOB).mkdir()
+    assert not service.end(put), "its files went with the job"
+    cluster.jm.ended_jobs.append(JOB)
+    await cluster.until(lambda: cluster.service.directories() == [])
+    assert service.jobs == []
 
 
 async def test_what_the_leader_rejects_is_deleted(cluster: Cluster) -> None:
