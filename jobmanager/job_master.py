@@ -70,7 +70,7 @@ class JobServices:
 
     async def sure_to_lead(self) -> None:
         """Wait for that: who was frozen begins nothing that no file can refuse it."""
-        while not self.leads():
+        while not self.leads():  # noqa: ASYNC110 - nobody tells that time has passed
             await asyncio.sleep(LEADS_POLL_S)
 
 
