@@ -186,6 +186,7 @@ class JobManager:
             process_age_s=lambda: clock.monotonic_s() - self._started_s,
             leading_age_s=lambda: clock.monotonic_s() - leading_s,
             on_step=self.on_step,
+            leads=self._election.is_leader,
         )
         dispatcher = Dispatcher(job_services, self._config, supervisor)
         services = LeadershipServices(epoch, dispatcher, resources, store, clock.wall_ms())

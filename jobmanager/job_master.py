@@ -46,6 +46,7 @@ from jobmanager.worker_orders import WorkerOrders
 INBOX_SIGNALS_MAX = 10_000
 #: A recovery that has ended no leader for so long is not going to.
 RECOVERY_SURVIVED_S = 60.0
+LEADS_POLL_S = 0.1
 END = "end"  # the work that records how the job ended, and the timer that repeats it
 
 _log = Log(__name__)
@@ -64,6 +65,13 @@ class JobServices:
     leading_age_s: Callable[[], float]
     #: Told of every step of every job, for those who check them; must change nothing.
     on_step: Callable[[JobMaster, sig.Signal, Decision], None] | None = None
+    #: Whether this process leads for certain: `LeaderElection.is_leader`.
+    leads: Callable[[], bool] = lambda: True
+
+    async def sure_to_lead(self) -> None:
+        """Wait for that: who was frozen begins nothing that no file can refuse it."""
+        while not self.leads():  # noqa: ASYNC110 - nobody tells that time has passed
+            await asyncio.sleep(LEADS_POLL_S)
 
 
 class JobMaster:
@@ -368,6 +376,7 @@ class JobMaster:
 
     async def _commit(self, action: act.CommitSinks) -> sig.Signal:
         await self._until_durable()
+        await self._services.sure_to_lead()
         return await self._files.commit(action)
 
     # The end
@@ -391,6 +400,7 @@ class JobMaster:
             graph_digest=self.job.graph_digest,
             leader_epoch=self._services.epoch,
         )
+        await self._services.sure_to_lead()
         await self._files.until_it_works(
             "archiving the job", lambda: self._services.store.archive(archived)
         )

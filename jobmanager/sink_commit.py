@@ -4,6 +4,11 @@ The protocol (P45): `JobCommitStarted` with the list of files is durable before 
 commit that a JobManager's death interrupted is taken up by the next one from the same list, and
 resolved by looking: a file that is staged is renamed, one that is not staged but published was
 renamed before. No other attempt's files are ever touched.
+
+A leader that is frozen meanwhile does one operation more when it wakes, or two, before it learns
+that it leads no more; its successor may have finished by then. So every operation, done after all
+others, changes nothing: nothing is made in the staging directory, which would bring it back, and
+what is made of the output is made only where it is missing.
 """
 
 from __future__ import annotations
@@ -92,19 +97,21 @@ async def publish(
         await disk.sync_directory(directory)
     # The success marks come last: each one says that the output of all sinks is complete.
     for directory in directories:
-        await _mark(disk, job_id, directory)
+        await _mark(disk, directory)
     await remove_staging(disk, job_id, directories)
 
 
-async def _mark(disk: Disk, job_id: str, output_directory: str) -> None:
-    """Publish a success mark. It is made in the staging directory, as everything else is: what a
-    death in between leaves behind must not stand among the output.
+async def _mark(disk: Disk, output_directory: str) -> None:
+    """Publish a success mark: an empty file, which is there or is not, and needs no staging.
+
+    A leader that was frozen may do this, or begin it, after its successor has done all: then there
+    is a mark already, and this changes nothing.
     """
-    staging = staging_directory(output_directory, job_id)
-    staged = posixpath.join(staging, SUCCESS_FILE)
-    await disk.make_directories(staging)
-    await disk.publish(staged, b"")
-    await disk.rename(staged, posixpath.join(output_directory, SUCCESS_FILE))
+    mark = await disk.open_append(posixpath.join(output_directory, SUCCESS_FILE))
+    try:
+        await mark.sync()
+    finally:
+        await mark.close()
     await disk.sync_directory(output_directory)
 
 

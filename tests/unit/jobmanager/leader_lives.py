@@ -237,6 +237,7 @@ class Leader:
         self.resources = OneTaskManager(taskmanager)
         self.died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.supervisor = Supervisor(f"leadership {epoch}", self._loop_ended)
+        self.leads = True
         services = JobServices(
             runtime_on(self.disk),
             epoch,
@@ -244,6 +245,7 @@ class Leader:
             cast(ResourceManager, self.resources),
             process_age_s=lambda: 0.0,
             leading_age_s=lambda: 0.0,
+            leads=lambda: self.leads,
         )
         self.dispatcher = Dispatcher(services, Configuration.of(OPTIONS), self.supervisor)
         self.resources.master = self.dispatcher.master

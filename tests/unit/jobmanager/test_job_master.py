@@ -126,6 +126,31 @@ def test_the_end_is_seen_by_nobody_before_it_is_durable() -> None:
     assert live(taskmanager, 1, life)
 
 
+def test_who_may_lead_no_more_neither_publishes_output_nor_records_an_end() -> None:
+    """It was frozen, say, for longer than its lease: its successor does both."""
+    taskmanager = InstantTaskManager(SimulatedStorage())
+    disk = taskmanager.disk
+
+    async def life(leader: Leader) -> None:
+        leader.leads = False
+        await submitted(leader, "job")
+
+        async def all_ran() -> bool:
+            status = await leader.dispatcher.status("job")
+            written = status.recovery.durable_sequence == status.recovery.last_sequence
+            return status.subtasks_finished == status.subtasks_total == 10 and written
+
+        await leader.until(all_ran, "all tasks have ended, and the log says so")
+        await asyncio.sleep(0)
+        assert await visible(disk) == []
+        assert await leader.store.read_archive("job") is None
+        leader.leads = True
+        await leader.until_cleaned_up("job")
+        assert len(await visible(disk)) == 9
+
+    assert live(taskmanager, 1, life)
+
+
 @pytest.mark.timeout(120)
 def test_a_job_without_recovery_starts_anew_and_ends_right_wherever_it_was_cut() -> None:
     """P18: also when its output was half published. Nothing but graph and counter is stored."""
