@@ -402,8 +402,11 @@ class Dispatcher:
         if not isinstance(job, StoredJob):
             reason = job.reason if isinstance(job, BrokenJob) else "its files are gone"
             raise StorageError(self._store.events_directory(job_id), reason)
-        del self._parked[job_id]
-        await self._recover(job, await self._store.read_workers())
+        workers = await self._store.read_workers()
+        if self._parked.pop(job_id, None) is None:
+            raise JobNotFound(job_id)  # it was cancelled, or taken up, meanwhile
+        # From here to its master there is no wait: who asked would hear that the job has ended.
+        await self._recover(job, workers)
         if job_id not in self._masters:
             raise StorageError(job_id, self._parked[job_id].reason)
         # Only the TaskManagers know what they still hold of it.

@@ -100,6 +100,27 @@ def test_a_job_whose_recovery_has_ended_three_leaders_is_parked_and_the_others_g
     assert live(taskmanager, 9, life)
 
 
+def test_a_job_that_is_retried_is_known_all_the_time() -> None:
+    """A worker that registered meanwhile would hear that it has ended, and delete what it holds."""
+    taskmanager = killed_while_recovering(RECOVERY_ATTEMPTS_MAX)
+
+    async def life(leader: Leader) -> None:
+        await leader.take_office()
+        known: list[bool] = []
+        read_workers = leader.store.read_workers
+
+        async def read_meanwhile() -> list[str]:
+            known.append(leader.dispatcher.knows("job"))
+            return await read_workers()
+
+        leader.store.read_workers = read_meanwhile  # type: ignore[method-assign]
+        await leader.dispatcher.retry("job")
+        assert known == [True]
+        assert leader.dispatcher.master("job") is not None
+
+    assert live(taskmanager, 9, life)
+
+
 def test_a_worker_that_registers_while_a_retried_job_is_replayed_is_heard_after_the_recovery(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
