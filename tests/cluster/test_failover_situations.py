@@ -19,7 +19,7 @@ from holdover.cli.local_cluster import JOBMANAGER
 from holdover.errors import JobEnded
 from holdover.v1.common_pb2 import JobState
 from holdover.v1.jobmanager_pb2 import RecoveryReport, WorkerReturnKind
-from shuffle.partition_name import DATA_SUFFIX
+from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX
 from tests.cluster.conftest import StartCluster
 from tests.cluster.ledger_jobs import LedgerJob, Task, chain, join
 from tests.cluster.ledger_steps import (
@@ -367,8 +367,10 @@ async def without_jobmanager(
 
 
 def delete_output(running: RunningCluster, job: LedgerJob, subtask: int) -> None:
-    """Delete the rows that a subtask of S has published, behind its TaskManager's back."""
+    """Delete what a subtask of S has published, behind its TaskManager's back. Its index, too: a
+    subtask that was slow may have read no split, and nobody misses the file of no rows."""
     (held,) = (
         held for held in held_by_stage(running, job, "S") if held.identity.subtask == subtask
     )
-    held.base.with_name(held.base.name + DATA_SUFFIX).unlink()
+    for suffix in (INDEX_SUFFIX, DATA_SUFFIX):
+        held.base.with_name(held.base.name + suffix).unlink()
