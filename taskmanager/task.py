@@ -194,6 +194,7 @@ class _Attempt:
             rows_out=rows_out,
             duration_ms=int((time.monotonic() - self._started_s) * 1000),
             inputs_digest=deployment.inputs_digest,
+            shape_digest=deployment.shape_digest,
             recovery_disabled=deployment.recovery_disabled,
         )
         if self._writer is not None:

@@ -29,6 +29,7 @@ from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState,
 from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex
 
 SLOT_TIMER = "slot-request"
+_WORKING = (JobState.RUNNING, JobState.RECONCILING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,9 @@ class SchedulerCore:
     # Shape
 
     def initialize_vertices(self) -> None:
-        """Decide the shape of every vertex whose inputs allow it."""
-        if self.graph.state is not JobState.RUNNING:
+        """Decide the shape of every vertex whose inputs allow it; also while workers are awaited,
+        for what they bring back may be of a vertex whose shape is lost with the end of the log."""
+        if self.graph.state not in _WORKING:
             return
         for owner in self.graph.vertices.values():
             if not owner.initialized:
@@ -142,7 +144,7 @@ class SchedulerCore:
         """The splits of a source are known: it takes shape, or what must run of it can."""
         owner = self.graph.vertices[vertex_id]
         self._enumerating.discard(vertex_id)
-        if self.graph.state is not JobState.RUNNING:
+        if self.graph.state not in _WORKING:
             return
         if not owner.initialized:
             event = initialize_source(owner, splits, self.options.adaptive)
@@ -164,6 +166,8 @@ class SchedulerCore:
         self.act(act.FlushEvents())
         if owner.source is not None:
             self.enumerators[owner.vertex_id] = SplitEnumerator(owner, splits)
+        if self.reconciliation is not None:
+            self.reconciliation.deferred.shaped(owner.vertex_id)
         self.enqueue(owner)
 
     # Readiness
@@ -180,7 +184,7 @@ class SchedulerCore:
         if (
             vertex.state is ExecutionState.CREATED
             and not vertex.held
-            and self.graph.state in (JobState.RUNNING, JobState.RECONCILING)
+            and self.graph.state in _WORKING
             and self.graph.inputs_available(vertex)
         ):
             self.graph.transition(vertex, ExecutionState.SCHEDULED)
@@ -240,6 +244,8 @@ class SchedulerCore:
         if owner.all_finished:
             self.act(act.FlushEvents())
             self._release_inputs(owner)
+            if self.reconciliation is not None:
+                self.reconciliation.all_finished(owner)
             self._deployments.forget(owner)
         self.reschedule()
 
@@ -390,7 +396,7 @@ class SchedulerCore:
     @property
     def waiting_for_room(self) -> str:
         """Whose output no shuffle service takes, when nothing else is to be done; else empty."""
-        works = self.graph.state in (JobState.RUNNING, JobState.RECONCILING)
+        works = self.graph.state in _WORKING
         if not works or self.ready or self.slots.occupied_count:
             return ""
         return self.refusals.waiting

@@ -1,4 +1,6 @@
-"""Offers of finished work that can be judged only when other workers have offered theirs."""
+"""Offers of finished work that can be judged only when other workers have offered theirs, or when
+a vertex has its shape again.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from jobmanager.scheduler.states import ExecutionState
 from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
 
 _WHOLE_VERTEX = -1
+_SHAPE = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +56,22 @@ class DeferredOffers:
         producer = self._unfinished_producer(vertex)
         if producer is None:
             return False
+        self._keep(offer, producer, vertex.id)
+        return True
+
+    def defer_until_shaped(self, offer: DeferredOffer) -> None:
+        """Keep an offer for as long as its vertex has no shape."""
+        self._keep(offer, (offer.key.vertex_id, _SHAPE))
+
+    def shaped(self, vertex_id: str) -> None:
+        """A vertex has taken its shape: what was offered of it may be judged."""
+        self._ready += self._behind.pop((vertex_id, _SHAPE), ())
+
+    def _keep(self, offer: DeferredOffer, *behind: SubtaskId) -> None:
         self._offers[offer.key] = offer
         self._at_worker.setdefault(offer.worker_id, {})[offer.key] = None
-        for subtask in (producer, vertex.id):
+        for subtask in behind:
             self._behind.setdefault(subtask, []).append(offer.key)
-        return True
 
     def finished(self, vertex: ExecutionVertex) -> None:
         """A subtask has finished, here or by adoption: what waits for it may be judged."""

@@ -36,6 +36,16 @@ class InputDigests:
             digest.update(self._edge(edge, vertex))
         return int.from_bytes(digest.digest(), "big") or 1
 
+    def match(self, vertex: ExecutionVertex, execution: common_pb2.FinishedExecution) -> bool:
+        """Whether an attempt of whatever leader has read what now counts: its subtask's part, by
+        the shape that the vertex has, of the rows that its producers have left behind.
+
+        A shape that was lost with the end of the log may be decided otherwise the second time.
+        """
+        shape = self._graph.vertices[vertex.vertex_id].shape_digest
+        rows = self.of(vertex)
+        return execution.shape_digest in (0, shape) and rows in (0, execution.inputs_digest)
+
     def forget(self, owner: ExecutionJobVertex) -> None:
         """Nothing of a vertex is deployed at present."""
         for edge in owner.in_edges:
@@ -95,6 +105,7 @@ class TaskDeployments:
             parallelism=owner.parallelism,
             output_subpartitions=[output.subpartitions for output in owner.vertex.outputs],
             inputs_digest=self._digests.of(vertex),
+            shape_digest=owner.shape_digest,
             recovery_disabled=not self._recovery_enabled,
         )
         if target:

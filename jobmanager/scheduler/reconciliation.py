@@ -46,6 +46,7 @@ class Reconciliation:
     """The bookkeeping of one recovery of one job."""
 
     def __init__(self, graph: ExecutionGraph, previous_workers: Iterable[str]) -> None:
+        self._graph = graph
         #: Resource ids that the leaders before knew, in the order of the record and the log.
         self.previous_workers = dict.fromkeys((*previous_workers, *graph.workers()))
         #: Those of them that have not registered yet.
@@ -104,6 +105,16 @@ class Reconciliation:
         """Its subtask runs again, whatever its worker brings back."""
         self.awaited.pop(vertex.id, None)
         self.missing.pop(vertex.id, None)
+
+    def all_finished(self, owner: ExecutionJobVertex) -> None:
+        """A vertex has finished, by adoption for example: what only it would have read is not
+        awaited any more."""
+        if not self.awaited:
+            return
+        for edge in owner.in_edges:
+            for vertex in self._graph.vertices[edge.source].subtasks:
+                if vertex.id in self.awaited and not self._graph.needed(vertex):
+                    del self.awaited[vertex.id]
 
     def found(self, vertex: ExecutionVertex) -> None:
         """An awaited partition was offered."""

@@ -131,8 +131,8 @@ class RestartedWorkers:
             return False  # other subtasks may read what it has read
         if len(execution.partitions) != len(owner.vertex.outputs):
             return False
-        if core.input_digests.of(vertex) not in (0, execution.inputs_digest):
-            return False  # it has read rows that do not count any more
+        if not core.input_digests.match(vertex, execution):
+            return False  # it has read what does not count any more
         if owner.source is not None and not self._claim_splits(vertex, list(execution.splits)):
             return False
         if vertex.slot is not None:

@@ -68,7 +68,7 @@ class ReturningWorkers:
         core.act(act.SetTimer(WAIT_TIMER, wait_s))
         if recovery.adopting:
             core.act(act.SetTimer(ADOPTION_TIMER, min(core.options.adoption_wait_s, wait_s)))
-        self._end_wait_if_complete()
+        self.end_wait_if_complete()
         core.schedule_all()
         return None
 
@@ -136,7 +136,7 @@ class ReturningWorkers:
         self._failures.cancel_writers(signal.worker_id, writers)
         core.release_owed(signal.worker_id)
         yield from self._miss_what_was_not_offered(signal, accepted)
-        self._take_up_deferred()
+        self.take_up_deferred()
         if recovery is not None:
             if signal.worker_id not in recovery.offers:
                 recovery.bytes_kept += bytes_kept
@@ -146,7 +146,7 @@ class ReturningWorkers:
                 self._give_up_deferred(recovery)
         reason = "late" if late else "superseded"
         core.act(act.RejectOffers(signal.worker_id, tuple(rejected), reason))
-        self._end_wait_if_complete()
+        self.end_wait_if_complete()
         core.reschedule()
 
     def _in_graph_order(self, offers: list[Offer]) -> list[Offer]:
@@ -163,8 +163,10 @@ class ReturningWorkers:
             # Its shape is lost with the end of the log, and what was just taken may decide it.
             self._core.initialize_vertices()
             vertex = self._graph.find(key)
-        if vertex is None or self._graph.state in (JobState.CANCELLING, JobState.FAILING):
+        if self._graph.state in (JobState.CANCELLING, JobState.FAILING):
             return False
+        if vertex is None:
+            return self._await_shape(DeferredOffer(key, worker_id, execution))
         if vertex.state is ExecutionState.CANCELING:
             return False  # it has read rows that do not count any more
         if vertex.state is ExecutionState.FINISHED:
@@ -185,6 +187,18 @@ class ReturningWorkers:
         if self._restarts.take_up(vertex, key, execution, worker_id):
             return True
         return self._adopt(vertex, key, execution, worker_id)
+
+    def _await_shape(self, offer: DeferredOffer) -> bool:
+        """Whether the vertex of an offered attempt may take its shape yet, from what others bring
+        back; then it is judged, and its shape must be the one that the attempt ran by."""
+        core, recovery = self._core, self._core.reconciliation
+        owner = self._graph.vertices.get(offer.key.vertex_id)
+        if recovery is None or not recovery.open or offer.key.epoch >= core.epoch:
+            return False
+        if owner is None or owner.initialized or offer.key.job_id != self._graph.job_id:
+            return False
+        recovery.deferred.defer_until_shaped(offer)
+        return True
 
     def _adopt(
         self,
@@ -209,8 +223,8 @@ class ReturningWorkers:
             return False
         if not owner.splits_recorded:
             return False  # nobody knows any more which splits these are
-        if core.input_digests.of(vertex) not in (0, execution.inputs_digest):
-            return False  # it has read rows that do not count any more
+        if not core.input_digests.match(vertex, execution):
+            return False  # it has read what does not count any more
         splits = list(execution.splits)
         if vertex.pinned_splits is not None:
             if splits != list(vertex.pinned_splits):
@@ -243,8 +257,8 @@ class ReturningWorkers:
             return False
         if len(execution.partitions) != len(owner.vertex.outputs):
             return False
-        if core.input_digests.of(vertex) not in (0, execution.inputs_digest):
-            return False  # it has read rows that do not count any more
+        if not core.input_digests.match(vertex, execution):
+            return False  # it has read what does not count any more
         recovery.not_awaited(vertex)
         gone = events_pb2.ExecutionVertexReset(
             vertex_id=key.vertex_id,
@@ -323,10 +337,15 @@ class ReturningWorkers:
             recovery.adopting = False
             self._give_up_deferred(recovery)
 
-    def _take_up_deferred(self) -> None:
-        """Adopt what was offered before the work that it had read; producers stand first."""
+    def take_up_deferred(self) -> None:
+        """Adopt what was offered before the work that it had read; producers stand first, and may
+        give those behind them their shape."""
         recovery = self._core.reconciliation
-        while recovery is not None and (offers := recovery.deferred.take_ready()):
+        while recovery is not None and recovery.deferred:
+            self._core.initialize_vertices()
+            offers = recovery.deferred.take_ready()
+            if not offers:
+                return
             for offer in offers:
                 vertex = self._graph.find(offer.key)
                 if vertex is None or vertex.state is ExecutionState.FINISHED:
@@ -356,7 +375,7 @@ class ReturningWorkers:
                 recovery.gone(vertex)
             elif vertex.id not in recovery.missing and self._graph.needed(vertex):
                 recovery.awaited[vertex.id] = None
-        self._end_wait_if_complete()
+        self.end_wait_if_complete()
 
     def restart_wait_over(self, worker_id: str) -> None:
         """A lost worker was not started again in time: what is needed of its work runs again."""
@@ -370,12 +389,13 @@ class ReturningWorkers:
         if recovery is not None and recovery.waiting:
             for vertex, _ in lost:
                 recovery.gone(vertex)
-            self._end_wait_if_complete()
+            self.end_wait_if_complete()
         else:
             self._failures.reset(lost)
         core.reschedule()
 
-    def _end_wait_if_complete(self) -> None:
+    def end_wait_if_complete(self) -> None:
+        """The wait ends with the last of what is awaited, whatever made an end of that."""
         recovery = self._core.reconciliation
         if recovery is None or not recovery.waiting or recovery.awaited:
             return

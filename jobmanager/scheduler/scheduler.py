@@ -66,7 +66,7 @@ class Scheduler:
             sig.ExecutionReported: self._on_execution_reported,
             sig.DeploymentRefused: self._on_deployment_refused,
             sig.CancellationUnknown: self._on_cancellation_unknown,
-            sig.SplitsEnumerated: lambda s: self.core.splits_listed(s.vertex_id, s.splits),
+            sig.SplitsEnumerated: self._on_splits_enumerated,
             sig.SplitEnumerationFailed: lambda s: self._end.fail(job_failure(s.reason)),
             sig.CancelRequested: lambda _: self._end.cancel(),
             sig.TimerFired: self._on_timer_fired,
@@ -157,6 +157,7 @@ class Scheduler:
             # Where it ran, and where its output is, are two things (P39).
             stored_at = self.core.shuffle.target_of(vertex.id) or signal.worker_id
             self.core.finish(vertex, signal.finished, stored_at)
+            self._returns.end_wait_if_complete()
         else:
             failure = self._failures.attempt_failed(vertex, signal.failure or _no_reason())
             if failure is not None:
@@ -197,6 +198,10 @@ class Scheduler:
             and self.core.is_current(vertex, signal.key)
         ):
             self._try_again(vertex)
+
+    def _on_splits_enumerated(self, signal: sig.SplitsEnumerated) -> None:
+        self.core.splits_listed(signal.vertex_id, signal.splits)
+        self._returns.take_up_deferred()
 
     def _on_staged_files_checked(self, signal: sig.StagedFilesChecked) -> None:
         """All there: the commit begins. Some gone: their subtasks run again."""

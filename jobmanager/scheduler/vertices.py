@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -103,6 +104,7 @@ class ExecutionJobVertex:
         #: forward.
         self.input_bounds: list[tuple[int, ...]] = []
         self.splits: tuple[job_pb2.Split, ...] = ()
+        self._shape_digest = 0
         #: Number of subtasks in each ExecutionState, by its number: kept up to date, because every
         #: watcher of a job asks for it after every change.
         self.state_counts = [0] * (max(ExecutionState) + 1)
@@ -136,6 +138,18 @@ class ExecutionJobVertex:
         self.parallelism = parallelism
         self.subtasks = [ExecutionVertex(self.vertex_id, index) for index in range(parallelism)]
         self.state_counts[ExecutionState.CREATED] = parallelism
+
+    @property
+    def shape_digest(self) -> int:
+        """Names in 64 bits what was decided of an initialized vertex: its parallelism, the ranges
+        of its inputs, its splits. Never 0."""
+        if not self._shape_digest:
+            digest = hashlib.blake2b(digest_size=8)
+            digest.update(repr((self.parallelism, self.input_bounds)).encode())
+            for split in self.splits:
+                digest.update(split.SerializeToString(deterministic=True))
+            self._shape_digest = int.from_bytes(digest.digest(), "big") or 1
+        return self._shape_digest
 
     def add_output(self, execution: common_pb2.FinishedExecution) -> None:
         """A subtask has left this behind."""

@@ -257,6 +257,7 @@ class _TaskRunner:
             rows_in=inputs.rows + outcome.rows_from_splits,
             rows_out=len(outcome.rows),
             inputs_digest=run.deployment.inputs_digest,
+            shape_digest=run.deployment.shape_digest,
             recovery_disabled=run.deployment.recovery_disabled,
         )
         if outcome.sink is not None:

@@ -369,6 +369,7 @@ class SchedulerWorld:
             attempt=key.to_proto(),
             splits=task.splits,
             inputs_digest=task.deployment.inputs_digest,
+            shape_digest=task.deployment.shape_digest,
         )
         orderly = all(o.determinism == job_pb2.DETERMINISM_DETERMINATE for o in owner.operators)
         for index, output in enumerate(owner.outputs):
