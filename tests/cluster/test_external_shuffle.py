@@ -18,7 +18,6 @@ from shuffle.partition_name import DATA_SUFFIX
 from tests.cluster.conftest import StartCluster
 from tests.cluster.ledger_jobs import KEYS, ROWS_PER_SUBTASK, Gold, LedgerJob, chain
 from tests.cluster.ledger_steps import (
-    held_by_stage,
     held_subtasks,
     once,
     rerun,
@@ -156,9 +155,8 @@ async def test_a_damaged_block_at_a_service_costs_its_producer(start_cluster: St
     job.gates.close("S")
     await running.submit(job)
     job.gates.open("S", *range(N - 1))  # nobody reads before the last one is finished
-    whole = set(range(N - 1))
-    await wait_until(lambda: held_subtasks(running, job, "S") == whole, "all but one are held")
-    held = held_by_stage(running, job, "S")
+    await wait_until(lambda: len(running.held(job.job_id)) == N - 1, "all but one are held")
+    held = running.held(job.job_id)
     damaged = next(p for p in held if p.base.with_name(p.base.name + DATA_SUFFIX).stat().st_size)
     data = damaged.base.with_name(damaged.base.name + DATA_SUFFIX)
     content = bytearray(data.read_bytes())
