@@ -270,7 +270,7 @@ async def test_while_jobs_are_loaded_a_taskmanager_is_told_to_come_again() -> No
     async with serving("a") as it:
         it.jobs.ready.clear()
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await it.register(HEADER, end())
+            await it.register(HEADER)  # and no more before it is admitted
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         assert it.resources.manager.workers() == []
 
