@@ -105,7 +105,7 @@ async def test_a_service_with_slots_or_without_a_load_is_refused(
     async with serving("a") as it:
         header = service_header(slots=slots, load=load)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            # A worker sends no more before it is admitted: a write to a call that is over hides why.
+            # Workers send no more before they are admitted: a write to an ended call hides why.
             await it.register(taskmanager_pb2.RegisterRequest(header=header))
         assert "a shuffle service has no slots" in str(refused.value.details())
 
