@@ -17,6 +17,7 @@ from holdover.jobgraph import validation_steps
 from holdover.runtime.log import Log
 from holdover.runtime.supervisor import Supervisor
 from holdover.v1 import archive_pb2, common_pb2, job_pb2, jobmanager_pb2
+from jobmanager import sink_commit
 from jobmanager.job_master import JobMaster, JobServices
 from jobmanager.job_recovery import RecoveryDataUnreadable
 from jobmanager.job_store import BrokenJob, StoredJob, graph_digest
@@ -367,6 +368,8 @@ class Dispatcher:
         archived = await self._has_ended_parked(parked.job_id)
         if archived is not None:
             raise JobEndedAlready(common_pb2.JobState.Name(archived.status.state))
+        if parked.stored is not None:  # else nobody knows where its output was to be
+            await sink_commit.discard(self._services.runtime.disk, parked.stored.graph)
         status = _parked_status(parked)
         status.state = common_pb2.JOB_STATE_CANCELED
         status.ended_wall_ms = self._services.runtime.clock.wall_ms()

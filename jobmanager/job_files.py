@@ -76,23 +76,14 @@ class JobFiles:
             return sig.CommitFailed(str(error))
         return sig.CommitFinished()
 
-    def _sinks(self) -> list[tuple[str, str]]:
-        """Output directory and vertex of each sink."""
-        return [
-            (operator.sink.path, vertex.vertex_id)
-            for vertex in self._graph.vertices
-            for operator in vertex.operators
-            if operator.HasField("sink")
-        ]
-
     async def withdraw_output(self) -> None:
         """The job starts from its beginning: what was published of it is no output. Raises
         OSError."""
-        await sink_commit.withdraw(self._disk, self._sinks())
+        await sink_commit.withdraw(self._disk, sink_commit.sinks_of(self._graph))
 
     async def remove_staging(self) -> None:
         """Delete what attempts have staged for sinks; nothing of it will be published."""
-        directories = [directory for directory, _ in self._sinks()]
+        directories = [directory for directory, _ in sink_commit.sinks_of(self._graph)]
         await self.until_it_works(
             "removing staged files",
             lambda: sink_commit.remove_staging(self._disk, self._graph.job_id, directories),

@@ -17,7 +17,7 @@ import posixpath
 from collections.abc import Iterable
 
 from holdover.runtime import Disk
-from holdover.v1 import common_pb2
+from holdover.v1 import common_pb2, job_pb2
 
 SUCCESS_FILE = "_SUCCESS"
 
@@ -31,6 +31,16 @@ class CommitImpossible(Exception):
 def staging_directory(output_directory: str, job_id: str) -> str:
     """Where the attempts of a job stage their files for one sink."""
     return posixpath.join(output_directory, f".staging-{job_id}")
+
+
+def sinks_of(graph: job_pb2.JobGraph) -> list[tuple[str, str]]:
+    """Output directory and vertex id of each sink."""
+    return [
+        (operator.sink.path, vertex.vertex_id)
+        for vertex in graph.vertices
+        for operator in vertex.operators
+        if operator.HasField("sink")
+    ]
 
 
 async def missing_staged_files(
@@ -149,3 +159,13 @@ async def remove_staging(disk: Disk, job_id: str, output_directories: Iterable[s
         await disk.remove_tree(staging_directory(directory, job_id), missing_ok=True)
         if await disk.stat(directory) is not None:
             await disk.sync_directory(directory)
+
+
+async def discard(disk: Disk, graph: job_pb2.JobGraph) -> None:
+    """Delete all that a job that is given up, and of which nothing runs, has staged or published.
+
+    May be repeated at any point. Raises OSError.
+    """
+    sinks = sinks_of(graph)
+    await withdraw(disk, sinks)
+    await remove_staging(disk, graph.job_id, [directory for directory, _ in sinks])

@@ -16,6 +16,7 @@ from jobmanager.recovery import replay_job
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.scheduler import Scheduler
+from jobmanager.sink_commit import sinks_of
 from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.leader_lives import (
     PARALLELISM,
@@ -175,13 +176,19 @@ def test_two_leaders_that_end_do_not_park_a_job_and_its_next_event_clears_the_co
 
 
 def test_a_parked_job_can_be_cancelled_for_good() -> None:
-    """Nothing is left of it but its summary, and the next leader does not run it."""
+    """Nothing is left of it but its summary, not even of its output, and the next leader does not
+    run it."""
     taskmanager = killed_while_recovering(RECOVERY_ATTEMPTS_MAX)
+    ((output, vertex_id), *_) = sinks_of(three_sinks("job"))
 
     async def cancels(leader: Leader) -> None:
         await leader.take_office()
+        await leader.disk.make_directories(f"{output}/.staging-job/attempt")
+        for path in (".staging-job/attempt/part-0", f"part-{vertex_id}-0", "notes.txt"):
+            await leader.disk.publish(f"{output}/{path}", b"rows")
         assert await leader.dispatcher.cancel("job") == CANCELED
         assert await leader.disk.stat(f"{ROOT}/jobs/job") is None
+        assert [entry.name for entry in await leader.disk.list_directory(output)] == ["notes.txt"]
         with pytest.raises(JobEndedAlready):
             await leader.dispatcher.cancel("job")
 
