@@ -368,8 +368,7 @@ class Dispatcher:
         archived = await self._has_ended_parked(parked.job_id)
         if archived is not None:
             raise JobEndedAlready(common_pb2.JobState.Name(archived.status.state))
-        if parked.stored is not None:  # else nobody knows where its output was to be
-            await sink_commit.discard(self._services.runtime.disk, parked.stored.graph)
+        await self._discard_output(parked)
         status = _parked_status(parked)
         status.state = common_pb2.JOB_STATE_CANCELED
         status.ended_wall_ms = self._services.runtime.clock.wall_ms()
@@ -383,6 +382,16 @@ class Dispatcher:
         self._services.resources.remove_job(parked.job_id)
         await self._store.remove(parked.job_id)
         return common_pb2.JOB_STATE_CANCELED
+
+    async def _discard_output(self, parked: ParkedJob) -> None:
+        """Raises OSError: while its graph cannot be read, it cannot be cancelled."""
+        graph = parked.stored.graph if parked.stored else None
+        try:
+            graph = graph or await self._store.read_graph(parked.job_id)
+        except StorageError as error:
+            _log.warning("what it has staged stays", job=parked.job_id, reason=str(error))
+        if graph is not None:
+            await sink_commit.discard(self._services.runtime.disk, graph)
 
     async def retry(self, job_id: str) -> None:
         """Take a parked job up again. One that turns out to have ended is parked no longer.

@@ -208,6 +208,12 @@ class JobStore:
                 raise
             return True
 
+    async def read_graph(self, job_id: str) -> JobGraph | None:
+        """The graph of a job that has not ended; None when the file is gone. Raises OSError,
+        `StorageError` when it is damaged."""
+        stored = await self._read(self._graph_path(job_id), StoredJobGraph(), GRAPH_BYTES_MAX)
+        return stored.graph if stored is not None else None
+
     async def load_all(self) -> list[StoredJob | BrokenJob]:
         """All jobs that have not ended, by id, a few read at a time. One that cannot be read stops
         no other (case P10).

@@ -221,6 +221,28 @@ def test_a_job_that_cannot_be_read_is_parked_with_the_file_and_stops_no_other() 
         assert live(taskmanager, epoch, life)
 
 
+def test_a_job_that_cannot_be_read_is_cancelled_when_it_can_and_its_output_goes_with_it() -> None:
+    """Until then nobody knows where its output was to be. What is damaged is not waited for."""
+    taskmanager = killed_while_recovering(0)
+    disk = taskmanager.disk
+    staged = f"{sinks_of(three_sinks('job'))[0][0]}/.staging-job/part-0"
+
+    async def life(leader: Leader) -> None:
+        await leader.disk.make_directories(staged)
+        graphs = {job_id: f"{ROOT}/jobs/{job_id}/graph.pb" for job_id in ("job", "other")}
+        disk.faults.fail("read", errno.EIO, graphs["job"], times=2)
+        disk.overwrite(graphs["other"], b"rubbish")
+        await leader.take_office()
+        with pytest.raises(OSError, match=r"graph\.pb"):
+            await leader.dispatcher.cancel("job")
+        assert await state(leader, "job") == PARKED
+        for job_id in graphs:
+            assert await leader.dispatcher.cancel(job_id) == CANCELED
+        assert await leader.disk.stat(staged) is None
+
+    assert live(taskmanager, 2, life)
+
+
 def test_a_recovery_that_cannot_be_counted_stops_no_job() -> None:
     """P10, P11: the counter guards against a crash in recovery; without it the job goes on."""
     taskmanager = killed_while_recovering(0)
