@@ -391,7 +391,8 @@ class Dispatcher:
         except StorageError as error:
             _log.warning("what it has staged stays", job=parked.job_id, reason=str(error))
         if graph is not None:
-            await sink_commit.discard(self._services.runtime.disk, graph)
+            services = self._services
+            await sink_commit.discard(services.runtime.disk, graph, services.leading)
 
     async def retry(self, job_id: str) -> None:
         """Take a parked job up again. One that turns out to have ended is parked no longer.

@@ -12,6 +12,7 @@ from holdover.runtime import Disk
 from holdover.runtime.log import Log
 from holdover.v1 import job_pb2
 from jobmanager import sink_commit
+from jobmanager.leading import Leading
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
 from jobmanager.split_enumeration import SourceUnreadable, enumerate_splits
@@ -25,7 +26,15 @@ _log = Log(__name__)
 class JobFiles:
     """The sources and sinks of one job, as its JobMaster deals with them."""
 
-    def __init__(self, disk: Disk, graph: job_pb2.JobGraph, split_bytes_max: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        graph: job_pb2.JobGraph,
+        split_bytes_max: int,
+        leading: Leading,
+    ) -> None:
+        """`leading` is asked before anything is deleted that a successor could have written."""
+        self._leading = leading
         self._disk = disk
         self._graph = graph
         self._split_bytes_max = split_bytes_max
@@ -79,12 +88,15 @@ class JobFiles:
     async def withdraw_output(self) -> None:
         """The job starts from its beginning: what was published of it is no output. Raises
         OSError."""
-        await sink_commit.withdraw(self._disk, sink_commit.sinks_of(self._graph))
+        sinks = sink_commit.sinks_of(self._graph)
+        await sink_commit.withdraw(self._disk, sinks, self._leading)
 
     async def remove_staging(self) -> None:
         """Delete what attempts have staged for sinks; nothing of it will be published."""
         directories = [directory for directory, _ in sink_commit.sinks_of(self._graph)]
-        await self.until_it_works(
-            "removing staged files",
-            lambda: sink_commit.remove_staging(self._disk, self._graph.job_id, directories),
-        )
+
+        async def remove() -> None:
+            await self._leading.certain()
+            await sink_commit.remove_staging(self._disk, self._graph.job_id, directories)
+
+        await self.until_it_works("removing staged files", remove)

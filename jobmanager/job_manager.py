@@ -27,6 +27,7 @@ from jobmanager.dispatcher import Dispatcher
 from jobmanager.job_master import JobMaster, JobServices
 from jobmanager.job_store import JobStore
 from jobmanager.leader_state import LeadershipServices, LeaderState
+from jobmanager.leading import Leading
 from jobmanager.resource_manager import ResourceManager, ResourceManagerOptions
 from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.signals import Signal
@@ -186,7 +187,7 @@ class JobManager:
             process_age_s=lambda: clock.monotonic_s() - self._started_s,
             leading_age_s=lambda: clock.monotonic_s() - leading_s,
             on_step=self.on_step,
-            leads=self._election.is_leader,
+            leading=Leading(self._election.is_leader, self._election.lost.is_set),
         )
         dispatcher = Dispatcher(job_services, self._config, supervisor)
         services = LeadershipServices(epoch, dispatcher, resources, store, clock.wall_ms())

@@ -11,7 +11,7 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdover import config as options
 from holdover.config import Configuration
@@ -32,6 +32,7 @@ from jobmanager.job_options import event_writer_settings, restart_strategy, sche
 from jobmanager.job_recovery import begin_unrecorded, recover_job
 from jobmanager.job_status import JobHistory, internal_failure, job_status, result_files
 from jobmanager.job_store import JobStore, StoredJob, newest_reports
+from jobmanager.leading import Leading
 from jobmanager.recovery import RecoveryObserver
 from jobmanager.recovery_reports import RecoveryReports
 from jobmanager.resource_manager import ResourceManager
@@ -46,7 +47,6 @@ from jobmanager.worker_orders import WorkerOrders
 INBOX_SIGNALS_MAX = 10_000
 #: A recovery that has ended no leader for so long is not going to.
 RECOVERY_SURVIVED_S = 60.0
-LEADS_POLL_S = 0.1
 END = "end"  # the work that records how the job ended, and the timer that repeats it
 
 _log = Log(__name__)
@@ -65,13 +65,7 @@ class JobServices:
     leading_age_s: Callable[[], float]
     #: Told of every step of every job, for those who check them; must change nothing.
     on_step: Callable[[JobMaster, sig.Signal, Decision], None] | None = None
-    #: Whether this process leads for certain: `LeaderElection.is_leader`.
-    leads: Callable[[], bool] = lambda: True
-
-    async def sure_to_lead(self) -> None:
-        """Wait for that: who was frozen begins nothing that no file can refuse it."""
-        while not self.leads():  # noqa: ASYNC110 - nobody tells that time has passed
-            await asyncio.sleep(LEADS_POLL_S)
+    leading: Leading = field(default_factory=Leading)
 
 
 class JobMaster:
@@ -103,7 +97,7 @@ class JobMaster:
         self._version = 0
         self._history = JobHistory(job, services.epoch, services.runtime.clock)
         split_bytes_max = config.get(options.SOURCE_SPLIT_MAX_BYTES)
-        self._files = JobFiles(self._disk, job.graph, split_bytes_max)
+        self._files = JobFiles(self._disk, job.graph, split_bytes_max, services.leading)
         self._reports = RecoveryReports(services.store, job.job_id, self._files.until_it_works)
         self._recovery_counted = False
         self._events_marked = False
@@ -376,7 +370,7 @@ class JobMaster:
 
     async def _commit(self, action: act.CommitSinks) -> sig.Signal:
         await self._until_durable()
-        await self._services.sure_to_lead()
+        await self._services.leading.certain()
         return await self._files.commit(action)
 
     # The end
@@ -400,7 +394,7 @@ class JobMaster:
             graph_digest=self.job.graph_digest,
             leader_epoch=self._services.epoch,
         )
-        await self._services.sure_to_lead()
+        await self._services.leading.certain()
         await self._files.until_it_works(
             "archiving the job", lambda: self._services.store.archive(archived)
         )

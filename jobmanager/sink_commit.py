@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 from holdover.runtime import Disk
 from holdover.v1 import common_pb2, job_pb2
+from jobmanager.leading import Leading
 
 SUCCESS_FILE = "_SUCCESS"
 
@@ -125,7 +126,7 @@ async def _mark(disk: Disk, output_directory: str) -> None:
     await disk.sync_directory(output_directory)
 
 
-async def withdraw(disk: Disk, sinks: Iterable[tuple[str, str]]) -> None:
+async def withdraw(disk: Disk, sinks: Iterable[tuple[str, str]], leading: Leading) -> None:
     """Delete what was published of a job that starts from its beginning: another run of it may
     publish other files, or none.
 
@@ -134,8 +135,10 @@ async def withdraw(disk: Disk, sinks: Iterable[tuple[str, str]]) -> None:
     Args:
         disk: shared storage.
         sinks: (output directory, id of the vertex that writes there) of each sink.
+        leading: asked before each file is deleted: a leader that was frozen over this would
+            delete, when it wakes, what its successor has published.
 
-    Raises OSError.
+    Raises OSError, LeadershipLost.
     """
     for directory, vertex_id in sinks:
         if await disk.stat(directory) is None:
@@ -145,6 +148,7 @@ async def withdraw(disk: Disk, sinks: Iterable[tuple[str, str]]) -> None:
         # The mark goes first: with it the output would look complete.
         marked = [name for name in names if name == SUCCESS_FILE]
         for name in (*marked, *published):
+            await leading.certain_or_over()
             await disk.remove(posixpath.join(directory, name), missing_ok=True)
         if marked or published:
             await disk.sync_directory(directory)
@@ -161,11 +165,12 @@ async def remove_staging(disk: Disk, job_id: str, output_directories: Iterable[s
             await disk.sync_directory(directory)
 
 
-async def discard(disk: Disk, graph: job_pb2.JobGraph) -> None:
+async def discard(disk: Disk, graph: job_pb2.JobGraph, leading: Leading) -> None:
     """Delete all that a job that is given up, and of which nothing runs, has staged or published.
 
-    May be repeated at any point. Raises OSError.
+    May be repeated at any point; see `withdraw`. Raises OSError.
     """
     sinks = sinks_of(graph)
-    await withdraw(disk, sinks)
+    await withdraw(disk, sinks, leading)
+    await leading.certain_or_over()
     await remove_staging(disk, graph.job_id, [directory for directory, _ in sinks])

@@ -18,7 +18,7 @@ from blockbuster import blockbuster_ctx
 SHIPPED_PACKAGES = ["holdover", "jobmanager", "taskmanager", "shuffle"]
 CLUSTER_TESTS = Path(__file__).parent / "cluster"
 SESSION_VARIABLE = "_HOLDOVER_TEST_SESSION"
-PROCESS_END_TIMEOUT_S = 5.0
+PROCESS_END_TIMEOUT_S = 30.0
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,6 +21,7 @@ from holdover.v1 import common_pb2, job_pb2, taskmanager_pb2
 from jobmanager.dispatcher import Dispatcher
 from jobmanager.job_master import JobMaster, JobServices
 from jobmanager.job_store import JobStore
+from jobmanager.leading import Leading
 from jobmanager.resource_manager import ResourceManager
 from jobmanager.scheduler import signals as sig
 from jobmanager.worker_connection import CancelOrder, DeployOrder, Order, ReleaseOrder
@@ -245,7 +246,7 @@ class Leader:
             cast(ResourceManager, self.resources),
             process_age_s=lambda: 0.0,
             leading_age_s=lambda: 0.0,
-            leads=lambda: self.leads,
+            leading=Leading(lambda: self.leads),
         )
         self.dispatcher = Dispatcher(services, Configuration.of(OPTIONS), self.supervisor)
         self.resources.master = self.dispatcher.master

@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from holdover.v1.common_pb2 import StagedFile
+from jobmanager.leading import LeadershipLost, Leading
 from jobmanager.sink_commit import (
     CommitImpossible,
     foreign_file,
@@ -208,12 +209,28 @@ async def test_what_was_published_of_a_job_that_begins_anew_is_withdrawn_the_mar
         await disk.publish(f"/out/a/{name}", b"x")
     disk.operations.clear()
     sinks = [("/out/a", "v1"), ("/out/b", "v2")]
-    await withdraw(disk, sinks)
+    await withdraw(disk, sinks, Leading())
     removed = [path for operation, path in disk.operations if operation == "remove"]
     assert removed == ["/out/a/_SUCCESS", "/out/a/part-v1-00000.parquet"]
     disk.power_loss()
     disk.power_on()
     assert [*await visible(disk)] == ["/out/a/notes", "/out/a/part-v12-00000.parquet"]
     disk.operations.clear()
-    await withdraw(disk, [("/out/a", "v1"), ("/out/b", "v2")])
+    await withdraw(disk, sinks, Leading())
     assert {operation for operation, _ in disk.operations} <= {"stat", "list_directory"}
+
+
+async def test_who_wakes_as_no_leader_any_more_withdraws_nothing_that_its_successor_published() -> (
+    None
+):
+    """It was frozen between two files, or before the first one."""
+    for before in range(2):
+        disk = SimulatedStorage()
+        await disk.make_directories("/out/a")
+        for name in ("_SUCCESS", "part-v1-00000.parquet"):
+            await disk.publish(f"/out/a/{name}", b"x")
+        answers = iter([True] * before + [False] * 2)
+        frozen = Leading(lambda answers=answers: next(answers), lambda: True)  # type: ignore[misc]
+        with pytest.raises(LeadershipLost):
+            await withdraw(disk, [("/out/a", "v1")], frozen)
+        assert len(await visible(disk)) == 2 - before
