@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from math import nan
 
 from benchmarks.report import Report, Series
+from holdover.config import PARALLELISM_MAX
 from simulator.scenario import Scenario
 from simulator.simulate import run_scenario
 
@@ -33,7 +34,7 @@ class Size:
 
     Attributes:
         taskmanagers: with four slots each.
-        subtasks: of the job, about; each stage fills the cluster once.
+        subtasks: of the job, about; each stage fills the cluster once, as far as a job may.
         wall_s_max: seconds on a quiet machine.
         memory_gib_max: of the process that simulates.
         repetitions: how often it is run.
@@ -123,7 +124,7 @@ async def _in_a_process(size: Size) -> Sample:
 def scenario(taskmanagers: int, subtasks: int) -> Scenario:
     """Stages that each fill the cluster, a small last one that reads from all of it, and a
     JobManager that dies when the middle one is half done."""
-    width = taskmanagers * _SLOTS
+    width = min(taskmanagers * _SLOTS, PARALLELISM_MAX)
     work = {"seconds": "uniform(4 s, 6 s)", "output_bytes": "1 mb"}
     stages: list[dict[str, object]] = [
         {"name": "s0", "parallelism": width, "rows": 1, **work},
