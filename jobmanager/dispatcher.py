@@ -373,6 +373,7 @@ class Dispatcher:
         status.state = common_pb2.JOB_STATE_CANCELED
         status.ended_wall_ms = self._services.runtime.clock.wall_ms()
         digest = parked.stored.graph_digest if parked.stored else ""
+        await self._services.leading.certain_or_over()
         await self._store.archive(
             archive_pb2.ArchivedJob(
                 status=status, graph_digest=digest, leader_epoch=self._services.epoch

@@ -239,6 +239,7 @@ class Leader:
         self.died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.supervisor = Supervisor(f"leadership {epoch}", self._loop_ended)
         self.leads = True
+        self.over = False
         services = JobServices(
             runtime_on(self.disk),
             epoch,
@@ -246,7 +247,7 @@ class Leader:
             cast(ResourceManager, self.resources),
             process_age_s=lambda: 0.0,
             leading_age_s=lambda: 0.0,
-            leading=Leading(lambda: self.leads),
+            leading=Leading(lambda: self.leads, lambda: self.over),
         )
         self.dispatcher = Dispatcher(services, Configuration.of(OPTIONS), self.supervisor)
         self.resources.master = self.dispatcher.master

@@ -12,6 +12,7 @@ import pytest
 from holdover.errors import JobNotFound, StorageError
 from holdover.v1 import common_pb2
 from jobmanager.dispatcher import RECOVERY_ATTEMPTS_MAX, JobEndedAlready
+from jobmanager.leading import LeadershipLost
 from jobmanager.recovery import replay_job
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.core import Decision
@@ -199,6 +200,25 @@ def test_a_parked_job_can_be_cancelled_for_good() -> None:
 
     assert live(taskmanager, 9, cancels)
     assert live(taskmanager, 10, afterwards)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_leader_that_is_over_cancels_no_parked_job(damaged: bool) -> None:
+    """Its successor may have taken the job up, or recorded how it ended."""
+    taskmanager = killed_while_recovering(RECOVERY_ATTEMPTS_MAX)
+
+    async def life(leader: Leader) -> None:
+        if damaged:
+            taskmanager.disk.overwrite(f"{ROOT}/jobs/job/graph.pb", b"rubbish")
+        await leader.take_office()
+        await leader.until_cleaned_up("other")
+        leader.leads, leader.over = False, True
+        with pytest.raises(LeadershipLost):
+            await leader.dispatcher.cancel("job")
+        assert await leader.store.read_archive("job") is None
+        assert await leader.disk.stat(f"{ROOT}/jobs/job") is not None
+
+    assert live(taskmanager, 9, life)
 
 
 def test_a_job_that_cannot_be_read_is_parked_with_the_file_and_stops_no_other() -> None:
