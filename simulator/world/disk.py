@@ -87,6 +87,12 @@ class ProcessDisk:
         steps = device.storage.publish_steps(path, data, self._writer)
         await self.change(device, "publish", path, steps, len(data), _PUBLISH_SYNCS)
 
+    async def publish_new(self, path: str, data: bytes) -> None:
+        """See `Disk.publish_new`."""
+        device = self._device(path)
+        steps = device.storage.publish_new_steps(path, data, self._writer)
+        await self.change(device, "publish", path, steps, len(data), _PUBLISH_SYNCS)
+
     async def open_append(self, path: str) -> AppendFile:
         """See `Disk.open_append`."""
         device = self._device(path)
