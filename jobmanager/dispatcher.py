@@ -192,7 +192,7 @@ class Dispatcher:
             leader_epoch=self._services.epoch,
             digest=digest,
         )
-        if not fresh and not stored:
+        if not fresh and not stored and not self._is_overlooked(graph.job_id):
             return True
         if self._suspended:
             raise LeaderEnds("the leader changes; submit again")
@@ -216,8 +216,8 @@ class Dispatcher:
     def _is_overlooked(self, job_id: str) -> bool:
         """Whether a stored job was not there yet when this leader took office.
 
-        The leader before has sent it to an object store at the very end of its lease, and has
-        acknowledged nothing.
+        The leader before has sent it to an object store at the very end of its lease, or was
+        frozen over storing it, and has acknowledged nothing.
         """
         return self.ready.is_set() and not self.knows(job_id) and job_id not in self._ending
 
@@ -374,7 +374,7 @@ class Dispatcher:
         status.ended_wall_ms = self._services.runtime.clock.wall_ms()
         digest = parked.stored.graph_digest if parked.stored else ""
         await self._services.leading.certain_or_over()
-        await self._store.archive(
+        archived = await self._store.archive(
             archive_pb2.ArchivedJob(
                 status=status, graph_digest=digest, leader_epoch=self._services.epoch
             )
@@ -382,7 +382,7 @@ class Dispatcher:
         del self._parked[parked.job_id]
         self._services.resources.remove_job(parked.job_id)
         await self._store.remove(parked.job_id)
-        return common_pb2.JOB_STATE_CANCELED
+        return archived.status.state
 
     async def _discard_output(self, parked: ParkedJob) -> None:
         """Raises OSError: while its graph cannot be read, it cannot be cancelled."""

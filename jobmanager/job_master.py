@@ -395,10 +395,8 @@ class JobMaster:
             leader_epoch=self._services.epoch,
         )
         await self._services.leading.certain()
-        await self._files.until_it_works(
-            "archiving the job", lambda: self._services.store.archive(archived)
-        )
-        self._ended(archived)
+        archive = functools.partial(self._services.store.archive, archived)
+        self._ended(await self._files.until_it_works("archiving the job", archive))
 
     async def clean_up(self) -> None:
         """After the end: nothing of the job is left but its output and its summary."""

@@ -139,7 +139,7 @@ class ObjectDisk:
     async def publish_new(self, path: str, data: bytes) -> None:
         """See `Disk.publish_new`."""
         try:
-            await self._bucket.put_new(self._key(path), data)
+            await self._bucket.put_new(self._key(path), data, prompt=False)
         except ObjectConflict as error:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from error
 

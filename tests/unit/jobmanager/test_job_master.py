@@ -87,11 +87,11 @@ def test_an_end_that_cannot_be_recorded_is_recorded_later_as_it_was(
     archive = JobStore.archive
     calls: list[int] = []
 
-    async def broken(store: JobStore, job: archive_pb2.ArchivedJob) -> None:
+    async def broken(store: JobStore, job: archive_pb2.ArchivedJob) -> archive_pb2.ArchivedJob:
         calls.append(job.status.state)
         if len(calls) <= 2:
             raise ZeroDivisionError("a defect")
-        await archive(store, job)
+        return await archive(store, job)
 
     monkeypatch.setattr(JobStore, "archive", broken)
     taskmanager = InstantTaskManager(SimulatedStorage())
