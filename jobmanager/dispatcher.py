@@ -374,15 +374,16 @@ class Dispatcher:
         status.ended_wall_ms = self._services.runtime.clock.wall_ms()
         digest = parked.stored.graph_digest if parked.stored else ""
         await self._services.leading.certain_or_over()
-        archived = await self._store.archive(
+        await self._store.archive(
             archive_pb2.ArchivedJob(
                 status=status, graph_digest=digest, leader_epoch=self._services.epoch
             )
         )
+        await self._services.leading.certain_or_over()  # it may have been frozen over that
         del self._parked[parked.job_id]
         self._services.resources.remove_job(parked.job_id)
         await self._store.remove(parked.job_id)
-        return archived.status.state
+        return common_pb2.JOB_STATE_CANCELED
 
     async def _discard_output(self, parked: ParkedJob) -> None:
         """Raises OSError: while its graph cannot be read, it cannot be cancelled."""

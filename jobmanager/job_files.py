@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from holdover.runtime import Disk
 from holdover.runtime.log import Log
@@ -17,8 +16,6 @@ from jobmanager.leading import Leading
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
 from jobmanager.split_enumeration import SourceUnreadable, enumerate_splits
-
-ResultT = TypeVar("ResultT")
 
 RETRY_DELAY_S = 0.5
 RETRY_DELAY_S_MAX = 10.0
@@ -42,7 +39,7 @@ class JobFiles:
         self._graph = graph
         self._split_bytes_max = split_bytes_max
 
-    async def until_it_works(self, what: str, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    async def until_it_works(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """Repeat something that storage refuses at present, with growing pauses."""
         delay_s = RETRY_DELAY_S
         while True:

@@ -396,7 +396,10 @@ class JobMaster:
         )
         await self._services.leading.certain()
         archive = functools.partial(self._services.store.archive, archived)
-        self._ended(await self._files.until_it_works("archiving the job", archive))
+        await self._files.until_it_works("archiving the job", archive)
+        # Frozen over that, it must not delete what its successor has of the job.
+        await self._services.leading.certain()
+        self._ended(archived)
 
     async def clean_up(self) -> None:
         """After the end: nothing of the job is left but its output and its summary."""

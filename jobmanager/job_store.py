@@ -301,18 +301,22 @@ class JobStore:
 
     # Ended jobs
 
-    async def archive(self, job: ArchivedJob) -> ArchivedJob:
+    async def archive(self, job: ArchivedJob) -> None:
         """Write a job's end marker and summary, durably; only then act on its end (case P44).
 
-        Repeatable. What counts is returned: the first that was written, which may be that of a
-        leader before this one that was frozen over it. Raises `LeadershipLost` where it is a later
-        one's. Beyond `archives_max` the oldest summaries are removed.
+        Repeatable. It replaces that of a leader before, who was frozen over it and did not know
+        that the job went on; raises `LeadershipLost` where there is that of a later one. Beyond
+        `archives_max` the oldest summaries are removed.
         """
         job_id = ids.job_id(job.status.job_id)
         try:
             await self._publish(self._archive_path(job_id), job, new=True)
         except FileExistsError:
-            job = await self._archived_before(job)
+            found = await self.read_archive(job_id)
+            if found is not None and found.leader_epoch > job.leader_epoch:
+                text = f"another JobManager has recorded how {job_id} ended"
+                raise LeadershipLost(text) from None
+            await self._publish(self._archive_path(job_id), job)
         async with self._archiving:
             archived = await self._load_archived()
             archived[job_id] = _summary(job)
@@ -321,14 +325,6 @@ class JobStore:
                     continue  # its clean-up is not complete: the marker is still needed
                 await self._disk.remove(self._archive_path(old.job_id), missing_ok=True)
                 del archived[old.job_id]
-        return job
-
-    async def _archived_before(self, job: ArchivedJob) -> ArchivedJob:
-        found = await self.read_archive(job.status.job_id)
-        if found is None or found.leader_epoch > job.leader_epoch:
-            raise LeadershipLost(f"another JobManager has recorded how {job.status.job_id} ended")
-        await self._disk.sync_directory(f"{self._root}/archive")  # its writer may have died before
-        return found
 
     async def read_archive(self, job_id: str) -> ArchivedJob | None:
         """The summary of an ended job; None when there is none. Raises `StorageError`."""

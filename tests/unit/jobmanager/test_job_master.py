@@ -87,11 +87,11 @@ def test_an_end_that_cannot_be_recorded_is_recorded_later_as_it_was(
     archive = JobStore.archive
     calls: list[int] = []
 
-    async def broken(store: JobStore, job: archive_pb2.ArchivedJob) -> archive_pb2.ArchivedJob:
+    async def broken(store: JobStore, job: archive_pb2.ArchivedJob) -> None:
         calls.append(job.status.state)
         if len(calls) <= 2:
             raise ZeroDivisionError("a defect")
-        return await archive(store, job)
+        await archive(store, job)
 
     monkeypatch.setattr(JobStore, "archive", broken)
     taskmanager = InstantTaskManager(SimulatedStorage())
@@ -149,6 +149,37 @@ def test_who_may_lead_no_more_neither_publishes_output_nor_records_an_end() -> N
         assert len(await visible(disk)) == 9
 
     assert live(taskmanager, 1, life)
+
+
+def test_who_was_frozen_over_recording_an_end_deletes_nothing_of_the_job() -> None:
+    """Its successor may run the job by then, and has not ended it."""
+
+    class Frozen(SimulatedStorage):
+        leader: Leader
+
+        async def publish_new(self, path: str, data: bytes) -> None:
+            await super().publish_new(path, data)
+            if path == f"{ROOT}/archive/job.pb":
+                self.leader.leads = False
+
+    disk = Frozen()
+
+    async def life(leader: Leader) -> None:
+        disk.leader = leader
+        await submitted(leader, "job")
+
+        async def woken() -> bool:
+            return not leader.leads
+
+        await leader.until(woken, "the end is recorded")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert leader.dispatcher.knows("job")
+        assert await disk.stat(f"{ROOT}/jobs/job/graph.pb") is not None
+        leader.leads = True
+        await leader.until_cleaned_up("job")
+
+    assert live(InstantTaskManager(disk), 1, life)
 
 
 @pytest.mark.timeout(120)

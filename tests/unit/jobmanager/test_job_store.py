@@ -282,15 +282,15 @@ async def test_a_damaged_end_marker_does_not_make_the_job_run_again() -> None:
     assert "archive/job-1.pb" in job.reason
 
 
-async def test_the_first_end_that_is_recorded_stays() -> None:
-    """A leader that was frozen over it comes before its successor, or after it (P44)."""
+async def test_an_end_is_recorded_over_that_of_a_leader_before() -> None:
+    """That one was frozen over it, did not know that the job went on, and is over (P44)."""
     disk = SimulatedStorage()
-    first, second = ended(epoch=1), ended(wall_ms=70, epoch=2)
-    store = await opened(disk)
-    assert await store.archive(first) == first
-    assert await (await opened(disk)).archive(second) == first
-    assert await store.archive(ended(wall_ms=80, epoch=1)) == first
-    assert [status.ended_wall_ms for status in await store.list_archives()] == [7]
+    before, store = await opened(disk), await opened(disk)
+    await before.archive(ended(epoch=1))
+    for wall_ms in (70, 80):
+        await store.archive(ended(wall_ms=wall_ms, epoch=2))
+        assert await store.read_archive("job-1") == ended(wall_ms=wall_ms, epoch=2)
+        assert [status.ended_wall_ms for status in await store.list_archives()] == [wall_ms]
 
 
 async def test_a_leader_that_is_over_does_not_record_an_end_over_that_of_its_successor() -> None:
