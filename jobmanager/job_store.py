@@ -241,11 +241,7 @@ class JobStore:
 
     async def jobs_to_clean_up(self) -> list[str]:
         """Ended jobs of which something is left: call `remove` for each, again if it fails."""
-        return [
-            job_id
-            for job_id in await self._job_directories()
-            if await self._disk.stat(self._archive_path(job_id)) is not None
-        ]
+        return [job_id for job_id in await self._job_directories() if await self.has_ended(job_id)]
 
     async def remove(self, job_id: str) -> None:
         """Remove graph, events and counter of a job; the archive stays. Repeatable.
@@ -330,6 +326,10 @@ class JobStore:
         """The summary of an ended job; None when there is none. Raises `StorageError`."""
         path = self._archive_path(ids.job_id(job_id))
         return await self._read(path, ArchivedJob(), _ARCHIVE_BYTES_MAX)
+
+    async def has_ended(self, job_id: str) -> bool:
+        """Whether a leader has recorded that the job is over."""
+        return await self._disk.stat(self._archive_path(job_id)) is not None
 
     async def list_archives(self) -> list[JobStatus]:
         """Ended jobs, newest end first, without their vertices. Unreadable ones are left out."""

@@ -132,6 +132,13 @@ class ProcessDisk:
         steps = device.storage.make_directories_steps(path, self._writer)
         await self.change(device, "make_directories", path, steps, syncs=1)
 
+    async def make_directory(self, path: str) -> None:
+        """Create the directory, durably; an existing one is fine, a missing parent is not: as a
+        task process does it."""
+        device = self._device(path)
+        steps = device.storage.make_directory_steps(path, self._writer)
+        await self.change(device, "make_directories", path, steps, syncs=1)
+
     async def list_directory(self, path: str) -> list[Entry]:
         """See `Disk.list_directory`."""
         device = self._device(path)

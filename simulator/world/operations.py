@@ -192,6 +192,11 @@ class Operations(Medium):
                 yield
             directory = node
 
+    def make_directory_steps(self, path: str, writer: str = "") -> Steps[None]:
+        """The same for the directory alone: raises FileNotFoundError where it has no parent."""
+        self.directory(path.rpartition("/")[0])
+        yield from self.make_directories_steps(path, writer)
+
     def list_directory_now(self, path: str) -> list[Entry]:
         """See `Disk.list_directory`."""
         self.begin("list_directory", path)

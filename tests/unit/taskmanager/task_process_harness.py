@@ -117,6 +117,8 @@ class TaskProcessHarness:
             attempt=attempt,
             leader_epoch=1,
         )
+        # As the JobManager makes it.
+        (self.directory / f"out/.staging-{graph.job_id}").mkdir(parents=True, exist_ok=True)
         path = self.directory / f"{graph.job_id}.graph"
         serialized = graph.SerializeToString()
         if not path.exists() or path.read_bytes() != serialized:
