@@ -59,7 +59,12 @@ class Supervisor:
         """Start work that ends by itself; an exception in it is fatal. Names may repeat."""
         self._numbered += 1
         held_as = f"{name} {self._numbered}"
-        self._hold(held_as, self._supervise_work(name, held_as, work))
+        try:
+            task = self._hold(held_as, self._supervise_work(name, held_as, work))
+        except ValueError:
+            _let_go(work)
+            raise
+        task.add_done_callback(lambda _: _let_go(work))
 
     def names(self) -> list[str]:
         """What runs now, in the order of starting."""
@@ -85,14 +90,15 @@ class Supervisor:
         for name in [name for name, task in self._tasks.items() if task.done()]:
             del self._tasks[name]
 
-    def _hold(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _hold(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Whoever runs lets go of itself at its end; one that was cancelled before it began is
         let go by who cancelled it."""
         if self._closed or name in self._tasks:
             work.close()
             reason = "is closed" if self._closed else "runs it already"
             raise ValueError(f"cannot start {name!r}: supervisor {self._name!r} {reason}")
-        self._tasks[name] = asyncio.create_task(work)
+        task = self._tasks[name] = asyncio.create_task(work)
+        return task
 
     async def _supervise(
         self,
@@ -152,3 +158,9 @@ class Supervisor:
     def _report_fatal(self, name: str, exception: Exception) -> None:
         _log.error("background loop failed", supervisor=self._name, loop=name, exception=exception)
         self._on_fatal(name, exception)
+
+
+def _let_go(work: Awaitable[None]) -> None:
+    """What was cancelled before it began has been awaited by nobody."""
+    if isinstance(work, Coroutine):
+        work.close()

@@ -128,6 +128,16 @@ async def test_nothing_starts_after_close_and_no_name_runs_twice() -> None:
         supervisor.run("other", forever)
 
 
+async def test_work_that_is_cancelled_before_it_began_is_let_go() -> None:
+    """Python warns of a coroutine that nobody has awaited, which fails the test."""
+    supervisor = Supervisor("s", Fatal())
+    supervisor.start("work", forever())
+    await supervisor.close()
+    with pytest.raises(ValueError, match="closed"):
+        supervisor.start("work", forever())
+    gc.collect()
+
+
 async def test_one_loop_can_be_cancelled_and_its_name_used_again() -> None:
     supervisor = Supervisor("jm", Fatal())
     supervisor.run("serve", forever)
