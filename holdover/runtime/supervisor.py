@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdover.runtime.log import Log
@@ -55,16 +56,14 @@ class Supervisor:
         """Start a loop. Names are unique among those that run; raises `ValueError` otherwise."""
         self._hold(name, self._supervise(name, loop_function, restart))
 
-    def start(self, name: str, work: Awaitable[None]) -> None:
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Start work that ends by itself; an exception in it is fatal. Names may repeat."""
         self._numbered += 1
         held_as = f"{name} {self._numbered}"
-        try:
-            task = self._hold(held_as, self._supervise_work(name, held_as, work))
-        except ValueError:
-            _let_go(work)
-            raise
-        task.add_done_callback(lambda _: _let_go(work))
+        # No coroutine around it: of what is cancelled before it begins nobody would have awaited
+        # what is inside.
+        task = self._hold(held_as, work)
+        task.add_done_callback(partial(self._work_ended, name, held_as))
 
     def names(self) -> list[str]:
         """What runs now, in the order of starting."""
@@ -140,13 +139,11 @@ class Supervisor:
             )
             await asyncio.sleep(delay_s)
 
-    async def _supervise_work(self, name: str, held_as: str, work: Awaitable[None]) -> None:
-        try:
-            await work
-        except Exception as exception:  # noqa: BLE001  reported to the owner, whatever it is
+    def _work_ended(self, name: str, held_as: str, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(held_as, None)
+        exception = None if task.cancelled() else task.exception()
+        if isinstance(exception, Exception):
             self._report_fatal(name, exception)
-        finally:
-            self._tasks.pop(held_as, None)
 
     async def _outcome(self, name: str, work: Awaitable[None]) -> Exception:
         try:
@@ -158,9 +155,3 @@ class Supervisor:
     def _report_fatal(self, name: str, exception: Exception) -> None:
         _log.error("background loop failed", supervisor=self._name, loop=name, exception=exception)
         self._on_fatal(name, exception)
-
-
-def _let_go(work: Awaitable[None]) -> None:
-    """What was cancelled before it began has been awaited by nobody."""
-    if isinstance(work, Coroutine):
-        work.close()
