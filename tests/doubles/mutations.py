@@ -276,7 +276,7 @@ MUTATIONS = (
     Mutation(
         "what subtasks read alike is remembered when a producer runs again",
         ReadsWhatCounts,
-        826,
+        1,
         one(TaskDeployments, "_gate", _gate_as_before),
     ),
     Mutation(
@@ -369,7 +369,7 @@ MUTATIONS = (
     Mutation(
         "the slots of a lost TaskManager are not replaced by free ones",
         NoJobStarves,
-        803,
+        51,
         one(ResourceManager, "lose", _lose_without_sharing),
     ),
     Mutation(
