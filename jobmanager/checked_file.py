@@ -25,10 +25,14 @@ class StoredFileDamaged(StorageError):
     """The file is there and cannot be what was stored."""
 
 
-async def publish_checked(disk: Disk, path: str, payload: bytes) -> None:
-    """Store `payload` at `path`, atomically and durably (case P04). OSErrors pass through."""
+async def publish_checked(disk: Disk, path: str, payload: bytes, *, new: bool = False) -> None:
+    """Store `payload` at `path`, atomically and durably (case P04). OSErrors pass through.
+
+    `new`: only where nothing is stored yet, else FileExistsError.
+    """
     head = _HEAD.pack(_MAGIC, _FORMAT_VERSION, len(payload))
-    await disk.publish(path, head + _CRC.pack(_crc_of(head, payload)) + payload)
+    publish = disk.publish_new if new else disk.publish
+    await publish(path, head + _CRC.pack(_crc_of(head, payload)) + payload)
 
 
 async def read_checked(disk: Disk, path: str, bytes_max: int) -> bytes | None:

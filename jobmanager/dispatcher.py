@@ -192,7 +192,7 @@ class Dispatcher:
             leader_epoch=self._services.epoch,
             digest=digest,
         )
-        if not fresh and not stored:
+        if not fresh and not stored and not self._is_overlooked(graph.job_id):
             return True
         if self._suspended:
             raise LeaderEnds("the leader changes; submit again")
@@ -216,8 +216,8 @@ class Dispatcher:
     def _is_overlooked(self, job_id: str) -> bool:
         """Whether a stored job was not there yet when this leader took office.
 
-        The leader before has sent it to an object store at the very end of its lease, and has
-        acknowledged nothing.
+        The leader before has sent it to an object store at the very end of its lease, or was
+        frozen over storing it, and has acknowledged nothing.
         """
         return self.ready.is_set() and not self.knows(job_id) and job_id not in self._ending
 
@@ -379,6 +379,7 @@ class Dispatcher:
                 status=status, graph_digest=digest, leader_epoch=self._services.epoch
             )
         )
+        await self._services.leading.certain_or_over()  # it may have been frozen over that
         del self._parked[parked.job_id]
         self._services.resources.remove_job(parked.job_id)
         await self._store.remove(parked.job_id)

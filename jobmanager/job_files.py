@@ -6,19 +6,26 @@ Storage that fails at present is tried again until it works; the job waits, and 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from holdover.runtime import Disk
 from holdover.runtime.log import Log
 from holdover.v1 import job_pb2
 from jobmanager import sink_commit
+from jobmanager.job_store import JobStore
 from jobmanager.leading import Leading
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.split_enumeration import SourceUnreadable, enumerate_splits
+from jobmanager.staging import Staging
 
 RETRY_DELAY_S = 0.5
 RETRY_DELAY_S_MAX = 10.0
+#: Nothing runs before there is something to stage in, unless storage takes so long.
+STAGING_WAIT_S = 5.0
 
 _log = Log(__name__)
 
@@ -29,6 +36,7 @@ class JobFiles:
     def __init__(
         self,
         disk: Disk,
+        store: JobStore,
         graph: job_pb2.JobGraph,
         split_bytes_max: int,
         leading: Leading,
@@ -38,6 +46,13 @@ class JobFiles:
         self._disk = disk
         self._graph = graph
         self._split_bytes_max = split_bytes_max
+        self._output_directories = [path for path, _ in sink_commit.sinks_of(graph)]
+        directories = [
+            sink_commit.staging_directory(path, graph.job_id) for path in self._output_directories
+        ]
+        has_ended = functools.partial(store.has_ended, graph.job_id)
+        self._staging = Staging(disk, directories, leading, has_ended)
+        self._staging_was_tried = asyncio.Event()
 
     async def until_it_works(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """Repeat something that storage refuses at present, with growing pauses."""
@@ -61,19 +76,48 @@ class JobFiles:
             return sig.SplitEnumerationFailed(action.vertex_id, str(error))
         return sig.SplitsEnumerated(action.vertex_id, splits)
 
+    async def make_staging(self, graph: ExecutionGraph) -> None:
+        """Make what tasks stage in, unless none will; however long storage refuses it."""
+        ends = graph.cancel_requested or graph.failure is not None or graph.commit is not None
+
+        async def make() -> None:
+            try:
+                if not ends:
+                    await self._staging.make()
+            except OSError:
+                self._staging_was_tried.set()
+                raise
+            self._staging_was_tried.set()
+
+        await self.until_it_works("making staging directories", make)
+
+    def expect_staging(self) -> None:
+        """A leader before has made them, most likely: there is no need to wait."""
+        self._staging_was_tried.set()
+
+    async def staging_was_tried(self) -> None:
+        """Wait until those directories are there, or storage refuses it, or hangs."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STAGING_WAIT_S):
+                await self._staging_was_tried.wait()
+
     async def check_staged(self, action: act.CheckStagedFiles) -> sig.Signal:
-        """Look whether all files to be committed are there."""
+        """Look whether all files to be committed are there. If not, and somebody has deleted them
+        with the directories, these are made again."""
         missing: tuple[str, ...] = ()
 
         async def look() -> None:
             nonlocal missing
             missing = await sink_commit.missing_staged_files(self._disk, action.files)
+            if missing:
+                await self._staging.make()
 
         await self.until_it_works("looking for staged files", look)
         return sig.StagedFilesChecked(missing)
 
     async def commit(self, action: act.CommitSinks) -> sig.Signal:
         """Publish the output; the intent is durable already."""
+        await self._staging.close()
         try:
             await self.until_it_works(
                 "publishing the output",
@@ -93,10 +137,12 @@ class JobFiles:
 
     async def remove_staging(self) -> None:
         """Delete what attempts have staged for sinks; nothing of it will be published."""
-        directories = [directory for directory, _ in sink_commit.sinks_of(self._graph)]
+        await self._staging.close()
 
         async def remove() -> None:
             await self._leading.certain()
-            await sink_commit.remove_staging(self._disk, self._graph.job_id, directories)
+            await sink_commit.remove_staging(
+                self._disk, self._graph.job_id, self._output_directories
+            )
 
         await self.until_it_works("removing staged files", remove)

@@ -97,7 +97,9 @@ class JobMaster:
         self._version = 0
         self._history = JobHistory(job, services.epoch, services.runtime.clock)
         split_bytes_max = config.get(options.SOURCE_SPLIT_MAX_BYTES)
-        self._files = JobFiles(self._disk, job.graph, split_bytes_max, services.leading)
+        self._files = JobFiles(
+            self._disk, services.store, job.graph, split_bytes_max, services.leading
+        )
         self._reports = RecoveryReports(services.store, job.job_id, self._files.until_it_works)
         self._recovery_counted = False
         self._events_marked = False
@@ -134,6 +136,7 @@ class JobMaster:
         self._history.replayed(recovered.history)
         if not recovered.last_sequence:
             await self._files.withdraw_output()
+        self._files.expect_staging()
         self._recovery_counted = True
         loop = asyncio.get_running_loop()
         survived = loop.call_later(RECOVERY_SURVIVED_S, self._recovery_is_survived)
@@ -168,6 +171,7 @@ class JobMaster:
 
     def _run(self, *first: sig.Signal) -> None:
         self._services.resources.add_job(self.job_id, self.post)
+        self._supervisor.start("staging", self._files.make_staging(self._scheduler.graph))
         self._supervisor.run("inbox", self._handle_inbox)
         self._supervisor.run("releases", self._carry_out_releases, RestartPolicy())
         keep_reports = functools.partial(self._reports.keep, lambda: self._scheduler)
@@ -218,6 +222,7 @@ class JobMaster:
         return await reply
 
     async def _handle_inbox(self) -> None:
+        await self._files.staging_was_tried()
         while True:
             while self._inbox:
                 await self._events.wait_for_room()
@@ -395,9 +400,10 @@ class JobMaster:
             leader_epoch=self._services.epoch,
         )
         await self._services.leading.certain()
-        await self._files.until_it_works(
-            "archiving the job", lambda: self._services.store.archive(archived)
-        )
+        archive = functools.partial(self._services.store.archive, archived)
+        await self._files.until_it_works("archiving the job", archive)
+        # Frozen over that, it must not delete what its successor has of the job.
+        await self._services.leading.certain()
         self._ended(archived)
 
     async def clean_up(self) -> None:

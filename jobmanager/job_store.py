@@ -36,6 +36,7 @@ from holdover.v1.job_pb2 import JobGraph
 from holdover.v1.jobmanager_pb2 import JobStatus, RecoveryReport
 from jobmanager.checked_file import StoredFileDamaged, publish_checked, read_checked
 from jobmanager.event_store.segments import list_segments
+from jobmanager.leading import LeadershipLost
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -178,9 +179,9 @@ class JobStore:
 
         `digest` is that of the graph as its client sent it, where options were added since: the
         same job may be sent again to a leader that is configured otherwise. False when the same
-        job was stored before (case P43). Raises `JobAlreadyExists` when another graph has this
-        id, `JobAlreadyEnded` when the job is archived, `StorageError` when a stored file under
-        this id cannot be read, `InvalidId`.
+        job was stored before, be it by another leader in this moment (case P43). Raises
+        `JobAlreadyExists` when another graph has this id, `JobAlreadyEnded` when the job is
+        archived, `StorageError` when a stored file under this id cannot be read, `InvalidId`.
         """
         job_id = ids.job_id(graph.job_id)
         digest = digest or graph_digest(graph)
@@ -202,9 +203,13 @@ class JobStore:
                 )
             try:
                 await self._disk.make_directories(self._job_directory(job_id))
-                await self._publish(self._graph_path(job_id), message)
+                await self._publish(self._graph_path(job_id), message, new=True)
+            except FileExistsError:
+                if not await self.is_stored(job_id, digest):
+                    raise
+                return False
             except OSError:
-                await self._undo_submission(job_id)
+                await self._undo_submission(job_id, leader_epoch)
                 raise
             return True
 
@@ -236,11 +241,7 @@ class JobStore:
 
     async def jobs_to_clean_up(self) -> list[str]:
         """Ended jobs of which something is left: call `remove` for each, again if it fails."""
-        return [
-            job_id
-            for job_id in await self._job_directories()
-            if await self._disk.stat(self._archive_path(job_id)) is not None
-        ]
+        return [job_id for job_id in await self._job_directories() if await self.has_ended(job_id)]
 
     async def remove(self, job_id: str) -> None:
         """Remove graph, events and counter of a job; the archive stays. Repeatable.
@@ -299,10 +300,19 @@ class JobStore:
     async def archive(self, job: ArchivedJob) -> None:
         """Write a job's end marker and summary, durably; only then act on its end (case P44).
 
-        Repeatable. Beyond `archives_max` the oldest summaries are removed.
+        Repeatable. It replaces that of a leader before, who was frozen over it and did not know
+        that the job went on; raises `LeadershipLost` where there is that of a later one. Beyond
+        `archives_max` the oldest summaries are removed.
         """
         job_id = ids.job_id(job.status.job_id)
-        await self._publish(self._archive_path(job_id), job)
+        try:
+            await self._publish(self._archive_path(job_id), job, new=True)
+        except FileExistsError:
+            found = await self.read_archive(job_id)
+            if found is not None and found.leader_epoch > job.leader_epoch:
+                text = f"another JobManager has recorded how {job_id} ended"
+                raise LeadershipLost(text) from None
+            await self._publish(self._archive_path(job_id), job)
         async with self._archiving:
             archived = await self._load_archived()
             archived[job_id] = _summary(job)
@@ -316,6 +326,10 @@ class JobStore:
         """The summary of an ended job; None when there is none. Raises `StorageError`."""
         path = self._archive_path(ids.job_id(job_id))
         return await self._read(path, ArchivedJob(), _ARCHIVE_BYTES_MAX)
+
+    async def has_ended(self, job_id: str) -> bool:
+        """Whether a leader has recorded that the job is over."""
+        return await self._disk.stat(self._archive_path(job_id)) is not None
 
     async def list_archives(self) -> list[JobStatus]:
         """Ended jobs, newest end first, without their vertices. Unreadable ones are left out."""
@@ -378,6 +392,7 @@ class JobStore:
 
     async def _load(self, job_id: str) -> StoredJob | None:
         if await self.read_archive(job_id) is not None:
+            await self._disk.sync_directory(f"{self._root}/archive")  # its writer may have died
             await self._clean_up(job_id)
             return None
         stored = await self._read(self._graph_path(job_id), StoredJobGraph(), GRAPH_BYTES_MAX)
@@ -411,10 +426,12 @@ class JobStore:
         except OSError as error:  # `jobs_to_clean_up` still names it
             _log.warning("clean-up of an ended job failed", job=job_id, reason=str(error))
 
-    async def _undo_submission(self, job_id: str) -> None:
+    async def _undo_submission(self, job_id: str, leader_epoch: int) -> None:
         try:
-            await self.remove(job_id)
-        except OSError as error:  # the next leader finds no graph, or the graph of a job it may run
+            stored = await self._read(self._graph_path(job_id), StoredJobGraph(), GRAPH_BYTES_MAX)
+            if stored is None or stored.leader_epoch == leader_epoch:
+                await self.remove(job_id)
+        except (OSError, StorageError) as error:  # the next leader finds none, or one it may run
             _log.warning("a refused submission left files", job=job_id, reason=str(error))
 
     async def _recovery_attempts(self, job_id: str) -> int:
@@ -450,8 +467,9 @@ class JobStore:
             if entry.name.startswith(".") and entry.name.endswith(".tmp"):
                 await self._disk.remove(f"{directory}/{entry.name}", missing_ok=True)
 
-    async def _publish(self, path: str, message: Message) -> None:
-        await publish_checked(self._disk, path, message.SerializeToString(deterministic=True))
+    async def _publish(self, path: str, message: Message, *, new: bool = False) -> None:
+        payload = message.SerializeToString(deterministic=True)
+        await publish_checked(self._disk, path, payload, new=new)
 
     async def _read(self, path: str, message: MessageT, bytes_max: int) -> MessageT | None:
         payload = await read_checked(self._disk, path, bytes_max)

@@ -82,6 +82,16 @@ class Disk(Protocol):
         """
         ...
 
+    async def publish_new(self, path: str, data: bytes) -> None:
+        """The same where there is no file of that name yet, else FileExistsError: of several who
+        publish at once, or long after each other, one does, and the others learn of it.
+
+        Where the file is there with these very bytes, this is done, and durable, as after a call
+        whose outcome got lost. A file system that has no hard links cannot refuse for certain what
+        somebody else publishes in the same moment.
+        """
+        ...
+
     async def open_append(self, path: str) -> AppendFile:
         """Open for appending, creating the file if it is missing.
 

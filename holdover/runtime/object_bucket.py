@@ -49,8 +49,8 @@ class RequestPolicy:
         attempts_max: requests per operation.
         attempt_s: limit of one request, beside the time for its bytes.
         read_s, write_s: limits of an operation, beside the time for its bytes.
-        prompt_s: the same for conditional operations: whoever asks for one has another way, and
-            must know why it failed before a time limit of its own.
+        prompt_s: the same for most conditional operations: whoever asks for one has another way,
+            and must know why it failed before a time limit of its own.
         bytes_per_s: the slowest connection that is waited for.
         delay_first_s, delay_max_s: pause before the next request; doubles, less a random part.
     """
@@ -167,21 +167,22 @@ class Bucket:
         """Put the object, replacing whatever is there."""
         await self._put(key, data, "overwrite", self._policy.write_s, fenced=True)
 
-    async def put_new(self, key: str, data: bytes) -> None:
-        """Put an object that nobody has put before; the same bytes may be put twice. Raises
-        `ObjectConflict`."""
-        await self._put_if(key, data, "create", fenced=True)
+    async def put_new(self, key: str, data: bytes, *, prompt: bool = True) -> None:
+        """Put an object that nobody has put before; the same bytes may be put twice. `prompt`: see
+        `RequestPolicy`. Raises `ObjectConflict`."""
+        total_s = self._policy.prompt_s if prompt else self._policy.write_s
+        await self._put_if(key, data, "create", total_s, fenced=True)
 
     async def replace(self, key: str, data: bytes, version: ObjectVersion | None) -> ObjectVersion:
         """See `VersionedObjects.replace`."""
         if version is None:
-            return await self._put_if(key, data, "create", fenced=False)
+            return await self._put_if(key, data, "create", self._policy.prompt_s, fenced=False)
         mode: obstore.UpdateVersion = {}
         if version.e_tag is not None:
             mode["e_tag"] = version.e_tag
         if version.version is not None:
             mode["version"] = version.version
-        return await self._put_if(key, data, mode, fenced=False)
+        return await self._put_if(key, data, mode, self._policy.prompt_s, fenced=False)
 
     async def copy(self, source: str, target: str) -> None:
         """Copy within the bucket, replacing what is at `target`."""
@@ -213,11 +214,12 @@ class Bucket:
         key: str,
         data: bytes,
         mode: Literal["create"] | obstore.UpdateVersion,
+        total_s: float,
         *,
         fenced: bool,
     ) -> ObjectVersion:
         try:
-            return await self._put(key, data, mode, self._policy.prompt_s, fenced=fenced)
+            return await self._put(key, data, mode, total_s, fenced=fenced)
         except ObjectConflict:
             # A request whose answer was lost may have done it.
             found = await self.get_versioned(key)

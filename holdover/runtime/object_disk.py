@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdover.runtime.disk import AppendFile, Entry, FileLock, FileStat
+from holdover.runtime.errors import ObjectConflict
 
 if TYPE_CHECKING:
     from holdover.runtime.object_bucket import Bucket
@@ -133,6 +135,13 @@ class ObjectDisk:
     async def publish(self, path: str, data: bytes) -> None:
         """See `Disk.publish`. Leaves no temporary file."""
         await self._bucket.put(self._key(path), data)
+
+    async def publish_new(self, path: str, data: bytes) -> None:
+        """See `Disk.publish_new`."""
+        try:
+            await self._bucket.put_new(self._key(path), data, prompt=False)
+        except ObjectConflict as error:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from error
 
     async def open_append(self, path: str) -> AppendFile:
         """See `Disk.open_append`. A file without bytes does not exist."""

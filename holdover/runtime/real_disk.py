@@ -8,6 +8,7 @@ other user of the loop's default threads cannot delay a flush.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import glob
 import io
@@ -29,6 +30,8 @@ from holdover.runtime.disk import AppendFile, Entry, FileLock, FileStat
 _THREADS_MAX = 8
 # A tree in which somebody else removes names is looked through again so often.
 _REMOVE_ATTEMPTS = 100
+# What file systems say that have no hard links.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,6 +51,10 @@ class LocalDisk:
     async def publish(self, path: str, data: bytes) -> None:
         """See `Disk.publish`."""
         await self._in_thread(_publish, path, data)
+
+    async def publish_new(self, path: str, data: bytes) -> None:
+        """See `Disk.publish_new`."""
+        await self._in_thread(_publish_new, path, data)
 
     async def open_append(self, path: str) -> AppendFile:
         """See `Disk.open_append`."""
@@ -213,7 +220,43 @@ def _naming(error: OSError, path: str) -> OSError:
     return OSError(error.errno, error.strerror, path)
 
 
+def _exists(path: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+
 def _publish(path: str, data: bytes) -> None:
+    _publish_by(os.replace, path, data)
+
+
+def _publish_new(path: str, data: bytes) -> None:
+    try:
+        _publish_by(_link, path, data)
+    except FileExistsError as error:
+        if not os.path.isfile(path) or _read(path, 0, None) != data:
+            raise _exists(path) from error
+        # Whoever has put it there may not have come to this.
+        _sync_directory(os.path.dirname(path))
+
+
+def _link(temporary: str, path: str) -> None:
+    """Give a file its name if that is free. Raises FileExistsError."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        # A network file system may send a request twice, and answer the second one.
+        if os.stat(temporary).st_nlink == 1:
+            raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if os.path.lexists(path):
+            raise _exists(path) from error
+        os.replace(temporary, path)
+        return
+    os.unlink(temporary)
+
+
+def _publish_by(name_it: Callable[[str, str], None], path: str, data: bytes) -> None:
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f".{name}.{secrets.token_hex(8)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -223,7 +266,7 @@ def _publish(path: str, data: bytes) -> None:
             while rest:
                 rest = rest[file.write(rest) :]
             os.fsync(descriptor)
-        os.replace(temporary, path)
+        name_it(temporary, path)
     except OSError as error:
         try:
             os.unlink(temporary)

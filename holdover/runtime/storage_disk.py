@@ -75,6 +75,10 @@ class StorageDisk:
         """See `Disk.publish`."""
         await (await self._at(path)).publish(path, data)
 
+    async def publish_new(self, path: str, data: bytes) -> None:
+        """See `Disk.publish_new`."""
+        await (await self._at(path)).publish_new(path, data)
+
     async def open_append(self, path: str) -> AppendFile:
         """See `Disk.open_append`."""
         return await (await self._at(path)).open_append(path)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdover.ids import AttemptKey
+from jobmanager.scheduler import actions as act
 from simulator.invariants.stored import archived
 from simulator.invariants.view import Broken, ClusterView, Invariant, Step, WorkerView
 
@@ -39,12 +40,19 @@ class OneLeaderActs(Invariant):
         self._overlap_since_s: dict[tuple[str, str], float] = {}
         self._seen: dict[str, _Seen] = {}
         self._ended: dict[str, None] = {}
+        #: When the newest leader took up each job, and when each leader had decided how it ends.
+        self._newest_since_s: dict[str, float] = {}
+        self._decided_s: dict[tuple[str, int], float] = {}
 
     def step(self, step: Step) -> None:
         """An epoch belongs to one process, and epochs of a process grow."""
         self._leads(step.leader, step.epoch)
         newest = self._newest_step.get(step.job_id, 0)
-        self._newest_step[step.job_id] = max(newest, step.epoch)
+        if step.epoch > newest:
+            self._newest_step[step.job_id] = step.epoch
+            self._newest_since_s[step.job_id] = step.at_s
+        if any(isinstance(action, act.EndJob) for action in step.decision.actions):
+            self._decided_s[step.job_id, step.epoch] = step.at_s
 
     def check(self) -> None:
         """Who leads, and what TaskManagers have taken since the last check."""
@@ -100,9 +108,29 @@ class OneLeaderActs(Invariant):
             ended = archived(self.view, job_id)
             if ended is None:
                 continue
+            if self._was_under_way(job_id, ended.leader_epoch):
+                continue
             self._ended[job_id] = None
             if ended.leader_epoch < newest:
                 self.broken(
                     f"job {job_id} was ended by epoch {ended.leader_epoch}, though epoch {newest}"
                     " had taken it up"
                 )
+
+    def _was_under_way(self, job_id: str, epoch: int) -> bool:
+        """Whether an older leader had decided the end before its successor took the job up: it was
+        frozen while it recorded that, and its successor will do so."""
+        decided_s = self._decided_s.get((job_id, epoch))
+        older = epoch < self._newest_step[job_id]
+        return older and decided_s is not None and decided_s < self._newest_since_s[job_id]
+
+    def at_end(self) -> list[str]:
+        """Jobs of which the leader that has taken them up has not recorded how they ended."""
+        epochs = {leader.epoch for leader in self.view.leaders()}
+        taken_up = [job_id for job_id, epoch in self._newest_step.items() if epoch in epochs]
+        ends = [(job_id, archived(self.view, job_id)) for job_id in taken_up]
+        return [
+            f"how job {job_id} ended is recorded by epoch {ended.leader_epoch} still"
+            for job_id, ended in ends
+            if ended is not None and self._was_under_way(job_id, ended.leader_epoch)
+        ]

@@ -87,6 +87,12 @@ class ProcessDisk:
         steps = device.storage.publish_steps(path, data, self._writer)
         await self.change(device, "publish", path, steps, len(data), _PUBLISH_SYNCS)
 
+    async def publish_new(self, path: str, data: bytes) -> None:
+        """See `Disk.publish_new`."""
+        device = self._device(path)
+        steps = device.storage.publish_new_steps(path, data, self._writer)
+        await self.change(device, "publish", path, steps, len(data), _PUBLISH_SYNCS)
+
     async def open_append(self, path: str) -> AppendFile:
         """See `Disk.open_append`."""
         device = self._device(path)
@@ -124,6 +130,13 @@ class ProcessDisk:
         """See `Disk.make_directories`."""
         device = self._device(path)
         steps = device.storage.make_directories_steps(path, self._writer)
+        await self.change(device, "make_directories", path, steps, syncs=1)
+
+    async def make_directory(self, path: str) -> None:
+        """Create the directory, durably; an existing one is fine, a missing parent is not: as a
+        task process does it."""
+        device = self._device(path)
+        steps = device.storage.make_directory_steps(path, self._writer)
         await self.change(device, "make_directories", path, steps, syncs=1)
 
     async def list_directory(self, path: str) -> list[Entry]:

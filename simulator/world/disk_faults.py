@@ -9,7 +9,8 @@ Not modelled: bits that rot unnoticed (`SimulatedStorage.overwrite` damages a fi
 strike only part of a device.
 
 Operations are named by the methods of `Disk`: read write sync truncate publish open_append
-sync_directory rename remove remove_tree make_directories list_directory stat glob lock free_bytes.
+sync_directory rename remove remove_tree make_directories list_directory stat glob lock free_bytes;
+`publish_new` is a publish.
 Patterns are those of `fnmatch`; a rename is judged by its source.
 """
 

@@ -1,10 +1,10 @@
 """What a modelled task leaves on disks: partitions, and staged files of a sink.
 
 MODEL: the names and the order of writing are the real ones (data before index, all partitions
-before the attempt's record, staged files synced before they are reported); the contents are row
-identities. A file counts as large as a real one would be: that fills the disk. See
-`simulator.world.rows` for partitions; a sink's file is text or CSV with the identities, and who
-made each row where that is known, whatever its format says.
+before the attempt's record, staged files synced before they are reported, and staged only where the
+JobManager has made a directory); the contents are row identities. A file counts as large as a real
+one would be: that fills the disk. See `simulator.world.rows` for partitions; a sink's file is text
+or CSV with the identities, and who made each row where that is known, whatever its format says.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class OutputWriter:
         extension = _EXTENSIONS.get(sink.format, "txt")
         path = posixpath.join(directory, f"part-{key.subtask:05d}.{extension}")
         content = sink_content(outcome.rows, sink.format)
-        await self._disk.make_directories(directory)
+        await self._disk.make_directory(directory)
         await self._disk.publish(path, content)
         size = self._count_as(path, len(content), outcome.output_bytes)
         final = f"part-{key.vertex_id}-{key.subtask:05d}.{extension}"

@@ -43,22 +43,30 @@ class Operations(Medium):
         directory, name = self._place(path)
         if isinstance(directory.entries.get(name), DirectoryNode):
             raise disk_error(errno.EISDIR, path)
-        if len(data) > self.room_bytes():
-            raise disk_error(errno.ENOSPC, path)
-        temporary, file = self.temporary_name(name), FileNode(writer=writer)
-        self.put(directory, temporary, file, writer)
-        self.mutated()
-        yield
-        file.data += data
-        self.resized(file, 0)
-        self.mutated()
-        yield
-        file.make_durable()
-        self.mutated()
-        yield
+        temporary = yield from self._write_temporary(directory, path, data, writer)
         self.move((directory, temporary), (directory, name), writer)
         self.mutated()
         yield
+        directory.make_durable()
+        self.mutated()
+
+    def publish_new_steps(self, path: str, data: bytes, writer: str = "") -> Steps[None]:
+        """See `Disk.publish_new`. Six system calls: the new name, and the temporary one gone."""
+        self.begin("publish", path)
+        directory, name = self._place(path)
+        temporary = yield from self._write_temporary(directory, path, data, writer)
+        file, there = directory.entries[temporary], directory.entries.get(name)
+        if there is None:
+            self.put(directory, name, file, writer)
+            self.mutated()
+            yield
+            directory.put(temporary, None, writer)
+        else:
+            self.put(directory, temporary, None, writer)
+        self.mutated()
+        yield
+        if there is not None and not (isinstance(there, FileNode) and there.data == data):
+            raise disk_error(errno.EEXIST, path)
         directory.make_durable()
         self.mutated()
 
@@ -184,6 +192,11 @@ class Operations(Medium):
                 yield
             directory = node
 
+    def make_directory_steps(self, path: str, writer: str = "") -> Steps[None]:
+        """The same for the directory alone: raises FileNotFoundError where it has no parent."""
+        self.directory(path.rpartition("/")[0])
+        yield from self.make_directories_steps(path, writer)
+
     def list_directory_now(self, path: str) -> list[Entry]:
         """See `Disk.list_directory`."""
         self.begin("list_directory", path)
@@ -240,6 +253,25 @@ class Operations(Medium):
         return self.room_bytes()
 
     # ------------------------------------------------------------------ parts
+
+    def _write_temporary(
+        self, directory: DirectoryNode, path: str, data: bytes, writer: str
+    ) -> Steps[str]:
+        """A file that is durable, beside its place; the name that it has there."""
+        if len(data) > self.room_bytes():
+            raise disk_error(errno.ENOSPC, path)
+        temporary, file = self.temporary_name(path.rpartition("/")[2]), FileNode(writer=writer)
+        self.put(directory, temporary, file, writer)
+        self.mutated()
+        yield
+        file.data += data
+        self.resized(file, 0)
+        self.mutated()
+        yield
+        file.make_durable()
+        self.mutated()
+        yield
+        return temporary
 
     def _append(self, file: FileNode, data: bytes, writer: str) -> None:
         before = file.size_bytes

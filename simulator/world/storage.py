@@ -36,6 +36,10 @@ class SimulatedStorage(Operations):
         """See `Disk.publish`."""
         finish(self.publish_steps(path, data))
 
+    async def publish_new(self, path: str, data: bytes) -> None:
+        """See `Disk.publish_new`."""
+        finish(self.publish_new_steps(path, data))
+
     async def open_append(self, path: str) -> AppendFile:
         """See `Disk.open_append`."""
         return _OpenFile(self, path, finish(self.open_steps(path)), self.boot)

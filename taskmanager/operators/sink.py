@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import BinaryIO
 
@@ -54,7 +54,7 @@ def write_sink(context: OperatorContext, name: str, sink: Sink, upstream: BatchS
     extension = _EXTENSIONS[sink.format]
     path = os.path.join(directory, f"part-{subtask}.{extension}")
     context.cleanup.callback(_remove_unless_staged, context, directory)
-    os.makedirs(directory, exist_ok=True)
+    _make_directory(directory)
     rows = 0
     refused = partial(_refused_columns, name, extension, upstream.schema)
     with open(path, "wb") as file, ExitStack() as closing:
@@ -78,6 +78,18 @@ def write_sink(context: OperatorContext, name: str, sink: Sink, upstream: BatchS
         )
     )
     return rows
+
+
+def _make_directory(path: str) -> None:
+    """The attempt's own, and none above it: those are gone when the job is over, or has begun to
+    publish, and then nothing may be left here."""
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(path)
+    except FileNotFoundError as error:
+        above = os.path.dirname(path)
+        text = "the staging directory is missing: its job has ended, or it could not be made"
+        raise FileNotFoundError(error.errno, text, above) from error
 
 
 @contextmanager

@@ -36,6 +36,36 @@ async def test_publish_replaces_and_leaves_no_temporary_file(disk_arm: DiskArm) 
 async def test_publish_into_a_missing_directory_says_so(disk_arm: DiskArm) -> None:
     with pytest.raises(FileNotFoundError):
         await write_file(disk_arm, "missing/a", b"")
+    with pytest.raises(FileNotFoundError):
+        await disk_arm.disk.publish_new(f"{disk_arm.root}/missing/a", b"")
+
+
+async def test_what_is_published_as_new_replaces_nothing(disk_arm: DiskArm) -> None:
+    path = f"{disk_arm.root}/a"
+    await disk_arm.disk.publish_new(path, b"first")
+    for late in (b"late", b""):
+        with pytest.raises(FileExistsError) as raised:
+            await disk_arm.disk.publish_new(path, late)
+        assert raised.value.filename == path
+    assert await disk_arm.disk.read(path) == b"first"
+    assert await disk_arm.disk.list_directory(disk_arm.root) == [Entry("a", False, 5)]
+
+
+async def test_the_same_bytes_may_be_published_as_new_twice(disk_arm: DiskArm) -> None:
+    path = f"{disk_arm.root}/a"
+    await disk_arm.disk.publish_new(path, b"first")
+    await disk_arm.disk.publish_new(path, b"first")
+    assert await disk_arm.disk.list_directory(disk_arm.root) == [Entry("a", False, 5)]
+
+
+async def test_of_those_who_publish_as_new_at_once_one_does(disk_arm: DiskArm) -> None:
+    path = f"{disk_arm.root}/a"
+    texts = [b"%02d" % number for number in range(20)]
+    publishing = (disk_arm.disk.publish_new(path, text) for text in texts)
+    outcomes = await asyncio.gather(*publishing, return_exceptions=True)
+    done = [text for text, outcome in zip(texts, outcomes, strict=True) if outcome is None]
+    assert [await disk_arm.disk.read(path)] == done
+    assert sum(isinstance(outcome, FileExistsError) for outcome in outcomes) == 19
 
 
 async def test_reading_a_missing_file_names_it(disk_arm: DiskArm) -> None:

@@ -17,6 +17,7 @@ from tests.contracts.test_disk_contract import (
     test_an_append_file_grows_over_reopening,
     test_cancelled_calls_leave_nothing_open,
     test_free_bytes_is_a_positive_number,
+    test_of_those_who_publish_as_new_at_once_one_does,
     test_publish_replaces_and_leaves_no_temporary_file,
     test_published_data_is_read_back_whole_or_in_part,
     test_reading_a_missing_file_names_it,
@@ -25,6 +26,8 @@ from tests.contracts.test_disk_contract import (
     test_remove_tree_takes_all_below_and_nothing_beside,
     test_rename_moves_files_and_directories_and_replaces_files,
     test_stat_knows_files_directories_and_nothing,
+    test_the_same_bytes_may_be_published_as_new_twice,
+    test_what_is_published_as_new_replaces_nothing,
 )
 
 pytestmark = pytest.mark.asyncio(loop_factories=["real"])
@@ -34,6 +37,7 @@ __all__ = [
     "test_an_append_file_grows_over_reopening",
     "test_cancelled_calls_leave_nothing_open",
     "test_free_bytes_is_a_positive_number",
+    "test_of_those_who_publish_as_new_at_once_one_does",
     "test_publish_replaces_and_leaves_no_temporary_file",
     "test_published_data_is_read_back_whole_or_in_part",
     "test_reading_a_missing_file_names_it",
@@ -42,6 +46,8 @@ __all__ = [
     "test_remove_tree_takes_all_below_and_nothing_beside",
     "test_rename_moves_files_and_directories_and_replaces_files",
     "test_stat_knows_files_directories_and_nothing",
+    "test_the_same_bytes_may_be_published_as_new_twice",
+    "test_what_is_published_as_new_replaces_nothing",
 ]
 
 

@@ -63,6 +63,31 @@ async def test_a_publish_cut_anywhere_shows_the_old_file_or_the_new() -> None:
         assert await disk.read("/d/a") == (b"new" if cut == 5 else b"old"), f"cut {cut}"
 
 
+async def test_a_publish_as_new_cut_anywhere_shows_the_whole_file_or_none() -> None:
+    """P04."""
+    for cut in range(1, 7):
+        disk = await disk_with_root()
+        disk.cut_after_mutation(cut)
+        with pytest.raises(PowerLoss):
+            await disk.publish_new("/d/a", b"new")
+        disk.power_on()
+        left = [entry.name for entry in await disk.list_directory("/d")]
+        assert left == (["a"] if cut == 6 else []), f"cut {cut}"
+
+
+async def test_a_publish_as_new_that_finds_its_bytes_makes_them_durable() -> None:
+    """Whoever has put them there may have died before it did."""
+    disk = await disk_with_root()
+    steps = disk.publish_new_steps("/d/a", b"new")
+    for _ in range(4):
+        next(steps)
+    assert await disk.read("/d/a") == b"new"
+    await disk.publish_new("/d/a", b"new")
+    disk.power_loss()
+    disk.power_on()
+    assert await disk.read("/d/a") == b"new"
+
+
 async def test_a_fault_strikes_when_and_where_it_was_asked_for() -> None:
     disk = await disk_with_root()
     disk.fail("sync", errno.EIO, "/d/log*", skip=1)

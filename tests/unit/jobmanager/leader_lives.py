@@ -8,6 +8,7 @@ and what it ran is kept over all lives.
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import cast
@@ -110,6 +111,8 @@ class InstantTaskManager:
         attempt = f"{key.vertex_id}-{key.subtask}-{key.attempt}-{key.epoch}"
         directory = f"{path}/.staging-{key.job_id}/{attempt}"
         content = f"{key.vertex_id}-{key.subtask}".encode()
+        # A task makes its own directory only.
+        assert await self.disk.stat(posixpath.dirname(directory)) is not None
         await self.disk.make_directories(directory)
         await self.disk.publish(f"{directory}/part", content)
         finished.staged_files.add(

@@ -107,6 +107,24 @@ def test_a_job_that_the_leader_before_stored_too_late_runs_when_it_is_submitted_
     assert len(taskmanager.ran) == SUBTASKS
 
 
+def test_a_job_that_the_leader_before_stores_in_this_moment_runs() -> None:
+    """P43: that one was frozen over the same submission, and will never run it."""
+
+    class Overtaken(SimulatedStorage):
+        overtaken = False
+
+        async def publish_new(self, path: str, data: bytes) -> None:
+            if not self.overtaken:
+                self.overtaken = True
+                other = JobStore(self, ROOT)
+                assert await other.store(three_sinks(), submitted_wall_ms=1, leader_epoch=1)
+            await super().publish_new(path, data)
+
+    taskmanager = InstantTaskManager(Overtaken())
+    assert live(taskmanager, 2, in_office(submit, to_the_end, is_complete))
+    assert len(taskmanager.ran) == SUBTASKS
+
+
 def life_with_a_cut(cut: int) -> tuple[InstantTaskManager, bool, bool]:
     """Cut the power after so many mutations from the acknowledgement.
 
@@ -211,8 +229,8 @@ def test_a_submission_whose_client_has_gone_is_carried_through() -> None:
         storing = asyncio.Event()
         stored = asyncio.Event()
 
-        async def publish(self, path: str, data: bytes) -> None:
-            await super().publish(path, data)
+        async def publish_new(self, path: str, data: bytes) -> None:
+            await super().publish_new(path, data)
             if path.endswith("graph.pb"):
                 self.storing.set()
                 await self.stored.wait()

@@ -151,6 +151,37 @@ def test_who_may_lead_no_more_neither_publishes_output_nor_records_an_end() -> N
     assert live(taskmanager, 1, life)
 
 
+def test_who_was_frozen_over_recording_an_end_deletes_nothing_of_the_job() -> None:
+    """Its successor may run the job by then, and has not ended it."""
+
+    class Frozen(SimulatedStorage):
+        leader: Leader
+
+        async def publish_new(self, path: str, data: bytes) -> None:
+            await super().publish_new(path, data)
+            if path == f"{ROOT}/archive/job.pb":
+                self.leader.leads = False
+
+    disk = Frozen()
+
+    async def life(leader: Leader) -> None:
+        disk.leader = leader
+        await submitted(leader, "job")
+
+        async def woken() -> bool:
+            return not leader.leads
+
+        await leader.until(woken, "the end is recorded")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert leader.dispatcher.knows("job")
+        assert await disk.stat(f"{ROOT}/jobs/job/graph.pb") is not None
+        leader.leads = True
+        await leader.until_cleaned_up("job")
+
+    assert live(InstantTaskManager(disk), 1, life)
+
+
 @pytest.mark.timeout(120)
 def test_a_job_without_recovery_starts_anew_and_ends_right_wherever_it_was_cut() -> None:
     """P18: also when its output was half published. Nothing but graph and counter is stored."""

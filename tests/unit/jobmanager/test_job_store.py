@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from holdover.v1.job_pb2 import AttachedFile, JobGraph
 from holdover.v1.jobmanager_pb2 import JobStatus, ResultFile, VertexStatus
 from jobmanager.checked_file import StoredFileDamaged, publish_checked, read_checked
 from jobmanager.job_store import BrokenJob, JobAlreadyEnded, JobStore, StoredJob, graph_digest
+from jobmanager.leading import LeadershipLost
 from simulator.world.storage import PowerLoss, SimulatedStorage
 
 ROOT = "/storage"
@@ -27,7 +29,7 @@ def graph(job_id: str = "job-1", name: str = "a job") -> JobGraph:
     return JobGraph(job_id=job_id, name=name, files=files)
 
 
-def ended(job_id: str = "job-1", wall_ms: int = 7) -> ArchivedJob:
+def ended(job_id: str = "job-1", wall_ms: int = 7, epoch: int = 4) -> ArchivedJob:
     return ArchivedJob(
         status=JobStatus(
             job_id=job_id,
@@ -37,7 +39,7 @@ def ended(job_id: str = "job-1", wall_ms: int = 7) -> ArchivedJob:
         ),
         result_files=[ResultFile(path="/out/part-0", bytes=3)],
         graph_digest=graph_digest(graph(job_id)),
-        leader_epoch=4,
+        leader_epoch=epoch,
     )
 
 
@@ -278,6 +280,68 @@ async def test_a_damaged_end_marker_does_not_make_the_job_run_again() -> None:
     (job,) = await (await opened(disk)).load_all()
     assert isinstance(job, BrokenJob)
     assert "archive/job-1.pb" in job.reason
+
+
+async def test_an_end_is_recorded_over_that_of_a_leader_before() -> None:
+    """That one was frozen over it, did not know that the job went on, and is over (P44)."""
+    disk = SimulatedStorage()
+    before, store = await opened(disk), await opened(disk)
+    await before.archive(ended(epoch=1))
+    for wall_ms in (70, 80):
+        await store.archive(ended(wall_ms=wall_ms, epoch=2))
+        assert await store.read_archive("job-1") == ended(wall_ms=wall_ms, epoch=2)
+        assert [status.ended_wall_ms for status in await store.list_archives()] == [wall_ms]
+
+
+async def test_a_leader_that_is_over_does_not_record_an_end_over_that_of_its_successor() -> None:
+    """P44."""
+    disk = SimulatedStorage()
+    store = await opened(disk)
+    await store.archive(ended(epoch=2))
+    with pytest.raises(LeadershipLost, match="another JobManager has recorded how job-1 ended"):
+        await store.archive(ended(wall_ms=70, epoch=1))
+    assert await store.read_archive("job-1") == ended(epoch=2)
+
+
+class Overtaken(SimulatedStorage):
+    """Somebody does something else before a file is published as new; it may fail, too."""
+
+    others: Callable[[], Awaitable[object]] | None = None
+    error: OSError | None = None
+
+    async def publish_new(self, path: str, data: bytes) -> None:
+        others, self.others = self.others, None
+        if others is not None:
+            await others()
+            if self.error is not None:
+                raise self.error
+        await super().publish_new(path, data)
+
+
+async def test_a_job_is_stored_once_though_another_leader_was_faster() -> None:
+    """A leader that was frozen over a submission goes on after its successor (P43)."""
+    disk = Overtaken()
+    store, successor = await opened(disk), await opened(disk)
+    disk.others = lambda: stored(successor, graph())
+    assert not await store.store(graph(), submitted_wall_ms=4, leader_epoch=1)
+    disk.others = lambda: stored(successor, graph("job-2", name="another"))
+    with pytest.raises(JobAlreadyExists):
+        await store.store(graph("job-2"), submitted_wall_ms=4, leader_epoch=1)
+    jobs = await (await opened(disk)).load_all()
+    names = [job.graph.name for job in jobs if isinstance(job, StoredJob)]
+    assert names == ["a job", "another"]
+
+
+async def test_a_submission_that_fails_takes_nothing_from_another_leader() -> None:
+    """P43, P49: the disk fails for a leader that is over; its successor has stored the job."""
+    disk = Overtaken()
+    store, successor = await opened(disk), await opened(disk)
+    disk.others = lambda: stored(successor, graph())
+    disk.error = OSError(errno.EIO, "Input/output error", ROOT)
+    with pytest.raises(OSError, match="Input/output"):
+        await store.store(graph(), submitted_wall_ms=5, leader_epoch=1)
+    (job,) = await (await opened(disk)).load_all()
+    assert isinstance(job, StoredJob)
 
 
 async def test_archives_are_listed_newest_first_and_the_oldest_go() -> None:

@@ -117,6 +117,7 @@ class TaskProcessHarness:
             attempt=attempt,
             leader_epoch=1,
         )
+        _make_staging(graph)
         path = self.directory / f"{graph.job_id}.graph"
         serialized = graph.SerializeToString()
         if not path.exists() or path.read_bytes() != serialized:
@@ -167,6 +168,13 @@ class TaskProcessHarness:
             [source], first, end, shuffle_dir=str(self.shuffle), local_address=DATA_ADDRESS
         ) as reader:
             return pa.Table.from_batches(list(reader), reader.schema())
+
+
+def _make_staging(graph: JobGraph) -> None:
+    """As the JobManager does."""
+    sinks = [op.sink for vertex in graph.vertices for op in vertex.operators if op.HasField("sink")]
+    for sink in sinks:
+        (Path(sink.path) / f".staging-{graph.job_id}").mkdir(parents=True, exist_ok=True)
 
 
 def function(called: Callable[..., object]) -> Operator:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from holdover.v1 import common_pb2
+from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.core import Decision
+from jobmanager.scheduler.states import JobState
 from simulator.invariants.leadership import OneLeaderActs
 from simulator.invariants.view import LeaderView
 from tests.unit.jobmanager.scheduler.job_graphs import chain
@@ -86,3 +91,23 @@ def test_an_end_that_an_old_leader_decides_is_found() -> None:
         invariant.check()
         invariant.check()
         assert len(cluster.findings) == findings, cluster.findings
+
+
+def test_an_end_that_was_being_recorded_when_its_leader_froze_is_recorded_anew() -> None:
+    """By the newer one, which must do so."""
+    cluster = KnownCluster(leading=[LeaderView("jm-2#0", 2)])
+    cluster.submit(chain(2))
+    invariant = cluster.checked(OneLeaderActs)
+    end = Decision(actions=[act.EndJob(JobState.FINISHED, None)])
+    older, newer = (
+        step(scheduler(epoch=epoch), sig.JobStarted(), leader=f"jm-{epoch}#0") for epoch in (1, 2)
+    )
+    invariant.step(replace(older, at_s=90.0, decision=end))
+    invariant.step(replace(newer, at_s=91.0))
+    cluster.archive(common_pb2.JOB_STATE_FINISHED, epoch=1)
+    invariant.check()
+    assert invariant.at_end() == ["how job job ended is recorded by epoch 1 still"]
+    cluster.archive(common_pb2.JOB_STATE_FINISHED, epoch=2)
+    invariant.check()
+    assert invariant.at_end() == []
+    assert cluster.findings == []

@@ -100,3 +100,32 @@ def test_what_is_held_must_be_there_from_the_beginning() -> None:
         cluster = KnownCluster(living=[view])
         cluster.checked(HeldIsWhole).check()
         assert len(cluster.findings) == found, files
+
+
+def test_what_was_lost_before_a_paused_worker_heard_of_the_end_is_nobodys_mistake() -> None:
+    """A task ends while its TaskManager stands still, and a fault takes what it has left."""
+    storage, store = SimulatedStorage(), PartitionStore()
+
+    def seen(at_s: float, *, paused: bool, sound_since_s: float = 0.0) -> list[str]:
+        cluster.now_s = at_s
+        cluster.living = [
+            WorkerView(
+                "tm-1#0", "tm-1", as_it_is(storage), store, paused, disk_sound_since_s=sound_since_s
+            )
+        ]
+        invariant.check()
+        return cluster.findings
+
+    cluster = KnownCluster()
+    invariant = cluster.checked(HeldIsWhole)
+    assert seen(10.0, paused=False) == []
+    for at_s in (10.5, 11.0, 11.5):
+        assert seen(at_s, paused=True, sound_since_s=10.7) == []
+    finished = execution(COUNTS)
+    finished.partitions[0].data_bytes = 2
+    store.add(COUNTS, finished)
+    assert seen(12.0, paused=False, sound_since_s=10.7) == []
+    other = attempt("s", 1)
+    store.add(other, execution(other))
+    (finding,) = seen(12.5, paused=False, sound_since_s=10.7)
+    assert str(other) in finding

@@ -83,6 +83,7 @@ class Worker:
         self.pool: TaskProcessPool = await self.runtime.task_processes.open(spec)
         await self.runtime.partition_servers.start("0.0.0.0", PORT, self._lookup)
         await self.runtime.disk.make_directories("/local")
+        await self.runtime.disk.make_directories("/shared/out/.staging-j")
         await self.runtime.disk.publish("/local/graph", graph.SerializeToString())
 
     def _lookup(self, name: str) -> str | None:

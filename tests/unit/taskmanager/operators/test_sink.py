@@ -21,6 +21,7 @@ TABLE = pa.table({"n": [1, 2, 3], "d": pa.array([Decimal("1.50")] * 3, pa.decima
 
 def write(tmp_path: Path, kind: str, stream: BatchStream) -> StagedFile:
     sink = Sink(path=str(tmp_path / "out"), format=FileFormat.Value(f"FILE_FORMAT_{kind}"))
+    (tmp_path / "out/.staging-job").mkdir(parents=True)
     with operator_context(tmp_path) as context:
         rows = write_sink(context, "out", sink, stream)
         (staged,) = context.staged_files
@@ -74,6 +75,19 @@ def test_a_column_that_csv_cannot_hold_fails_the_job(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"cannot write \[l list<.*>\] as csv"):
         write(tmp_path, "CSV", stream_of(pa.table({"l": [[1]]})))
     assert not (tmp_path / "out/.staging-job/v0-2-1-7").exists()
+
+
+def test_nothing_is_staged_of_a_job_that_is_over(tmp_path: Path) -> None:
+    """Its staging directory is gone, and does not come back (P35)."""
+    sink = Sink(path=str(tmp_path / "out"), format=FileFormat.FILE_FORMAT_CSV)
+    with operator_context(tmp_path) as context:
+        for missing in ("out", "out/.staging-job"):
+            with pytest.raises(FileNotFoundError, match="staging directory is missing") as raised:
+                write_sink(context, "out", sink, stream_of(TABLE))
+            assert raised.value.filename == f"{tmp_path}/out/.staging-job"
+            assert not (tmp_path / missing).exists()
+            (tmp_path / "out").mkdir(exist_ok=True)
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_without_known_columns_no_file_is_written(tmp_path: Path) -> None:
