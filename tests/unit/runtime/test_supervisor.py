@@ -149,6 +149,16 @@ async def test_work_may_end_by_itself_but_not_by_an_exception() -> None:
     await supervisor.close()
 
 
+async def test_work_that_is_cancelled_before_it_has_begun_is_not_complained_of() -> None:
+    """A coroutine that was never awaited is a RuntimeWarning, which fails the test."""
+    supervisor = Supervisor("jm", Fatal())
+    supervisor.start("deploy", returns())
+    await supervisor.close()
+    with pytest.raises(ValueError, match="is closed"):
+        supervisor.start("deploy", returns())
+    gc.collect()
+
+
 async def test_a_supervised_loop_survives_garbage_collection() -> None:
     supervisor = Supervisor("jm", Fatal())
     ticks = 0
