@@ -134,7 +134,7 @@ async def test_a_watch_goes_on_after_the_jobmanager_died_and_says_so(
     await jobmanager.die()
     await jobs.put(status("j", CREATED, RUNNING, JobState.JOB_STATE_RECONCILING, FINISHED))
     async with JobManagerDouble(real_runtime(), jobs, epoch=2, port=jobmanager.port):
-        result = await asyncio.wait_for(watch, 20)
+        result = await asyncio.wait_for(watch, 60)
     assert result.exit_code == 0
     states = [line.split()[-1] for line in result.stdout.splitlines()]
     assert states == ["CREATED", "RUNNING", "RECONCILING", "FINISHED"]

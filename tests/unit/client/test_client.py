@@ -86,7 +86,7 @@ async def test_a_watch_goes_on_after_its_jobmanager_died_and_tells_every_state_o
         await observed.lost.wait()
         await jobs.put(status("j", CREATED, RUNNING, RECONCILING, RUNNING, FINISHED))
         async with JobManagerDouble(runtime, jobs, epoch=2, port=jobmanager.port):
-            states = await asyncio.wait_for(watch, 10)
+            states = await asyncio.wait_for(watch, 60)
     assert states == [CREATED, RUNNING, RECONCILING, RUNNING, FINISHED]
     assert observed.told == ["found 1", "lost", "found 2"]
 
@@ -102,7 +102,7 @@ async def test_a_silent_watch_is_opened_anew(
         watch = asyncio.create_task(states_seen(client.watch("j")))
         await until(lambda: jobmanager.calls.count("WatchJob") > 1, "watched twice")
         await jobmanager.jobs.put(status("j", RUNNING, FINISHED))
-        assert await asyncio.wait_for(watch, 10) == [RUNNING, FINISHED]
+        assert await asyncio.wait_for(watch, 60) == [RUNNING, FINISHED]
 
 
 async def test_a_leader_that_is_not_ready_is_asked_again_and_never_means_not_found(
@@ -115,7 +115,7 @@ async def test_a_leader_that_is_not_ready_is_asked_again_and_never_means_not_fou
         await until(lambda: jobmanager.not_ready_answers > 1, "two answers not ready")
         await jobmanager.jobs.put(status("j", FINISHED))
         jobmanager.ready = True
-        assert (await asyncio.wait_for(finished, 10)).state == FINISHED
+        assert (await asyncio.wait_for(finished, 60)).state == FINISHED
 
 
 async def test_a_leader_that_stays_not_ready_is_reported_as_such(
@@ -158,7 +158,7 @@ async def test_a_submission_is_finished_by_the_next_leader_under_the_same_id(
         await until(lambda: jobmanager.not_ready_answers > 0, "an answer not ready")
         await jobmanager.die()
         async with JobManagerDouble(runtime, jobmanager.jobs, epoch=2, port=jobmanager.port):
-            assert await asyncio.wait_for(submission, 10) == "chosen"
+            assert await asyncio.wait_for(submission, 60) == "chosen"
     assert jobmanager.jobs.submissions == ["chosen"]
 
 
@@ -246,7 +246,7 @@ async def test_an_older_leader_that_thawed_is_not_believed(
             listing = asyncio.create_task(client.list_jobs())
             await until(lambda: "ListJobs" in old.calls, "the old leader was asked")
         async with JobManagerDouble(runtime, Jobs(), epoch=3, port=newer.port):
-            assert await asyncio.wait_for(listing, 10) == []
+            assert await asyncio.wait_for(listing, 60) == []
 
 
 async def test_an_unreachable_cluster_is_named_with_its_addresses(runtime: Runtime) -> None:

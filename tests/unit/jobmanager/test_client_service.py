@@ -64,7 +64,7 @@ async def test_a_leader_that_loads_its_jobs_never_says_that_one_is_unknown() -> 
             request = jobmanager_pb2.DescribeJobRequest(job_id="job")
             for _ in range(20):
                 with pytest.raises(grpc.aio.AioRpcError) as refusal:
-                    await JobManagerStub(channel).DescribeJob(request, timeout=5)
+                    await JobManagerStub(channel).DescribeJob(request, timeout=60)
                 assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
                 assert (refusal.value.details() or "").startswith("not ready, retry")
         assert (await it.client.cluster()).ready is False
@@ -90,7 +90,7 @@ async def send(address: str, *messages: jobmanager_pb2.SubmitJobRequest) -> str:
     """Submit by hand; what the refusal says."""
     async with real_runtime().network.channel(address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            await JobManagerStub(channel).SubmitJob(iter(messages), timeout=5)
+            await JobManagerStub(channel).SubmitJob(iter(messages), timeout=60)
         assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         return refusal.value.details() or ""
 
@@ -136,7 +136,7 @@ async def test_an_answer_over_the_limit_is_an_error_and_not_asked_for_again(
             failure = common_pb2.Failure(traceback=LONG_TRACEBACK)
             status = jobmanager_pb2.JobStatus(job_id=f"job-{index}", state=FAILED, failure=failure)
             await it.leader.store.archive(archive_pb2.ArchivedJob(status=status))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             with pytest.raises(RequestRefused, match="larger than max"):
                 await it.client.list_jobs()
 

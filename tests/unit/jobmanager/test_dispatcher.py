@@ -316,7 +316,7 @@ def test_a_registration_that_meets_the_end_of_a_job_is_answered() -> None:
         master = leader.dispatcher.master("job")
         assert master is not None
         worker = sig.WorkerRegistered("tm-1", "127.0.0.1:2", refreshed=False)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             ending = asyncio.ensure_future(master.suspend())
             before = asyncio.ensure_future(master.register_worker(worker))
             await ending
