@@ -69,7 +69,7 @@ async def ask(jobmanager: JobManagerDouble, *arguments: str) -> Result:
 
 
 def test_an_unreachable_cluster_gives_exit_code_4_and_one_sentence() -> None:
-    result = holdover("list", "--address", "127.0.0.1:9", "-D", "client.timeout=300 ms")
+    result = holdover("list", "--address", "127.0.0.1:9", "-D", "client.timeout=3 s")
     assert result.exit_code == 4
     assert result.stdout == ""
     assert "no JobManager answers at 127.0.0.1:9: connection refused" in result.stderr

@@ -30,7 +30,8 @@ from tests.doubles.jobmanager_double import JobManagerDouble, Jobs, status, unti
 
 CREATED, RUNNING = JobState.JOB_STATE_CREATED, JobState.JOB_STATE_RUNNING
 RECONCILING, FINISHED = JobState.JOB_STATE_RECONCILING, JobState.JOB_STATE_FINISHED
-SHORT = ClientTimeouts(call_s=0.5, search_s=0.6, failover_s=20, silence_s=1)
+#: Bounds against hanging; who waits for one to run out has timeouts of his own.
+SHORT = ClientTimeouts(call_s=20, search_s=60, failover_s=60, silence_s=5)
 
 
 @pytest.fixture
@@ -251,7 +252,8 @@ async def test_an_older_leader_that_thawed_is_not_believed(
 
 async def test_an_unreachable_cluster_is_named_with_its_addresses(runtime: Runtime) -> None:
     addresses = ["127.0.0.1:9", "127.0.0.1:10"]
-    async with Client(addresses, runtime=runtime, timeouts=SHORT) as client:
+    timeouts = ClientTimeouts(call_s=2, search_s=3)
+    async with Client(addresses, runtime=runtime, timeouts=timeouts) as client:
         with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:9, 127\.0\.0\.1:10: connec"):
             await client.list_jobs()
 

@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from holdover.client.leader import ClientTimeouts
 from holdover.errors import InvalidJob, JobNotFound, NotReady, RequestRefused
 from holdover.runtime import GRPC_MESSAGE_BYTES_MAX
 from holdover.runtime.real import real_runtime
@@ -17,7 +18,7 @@ from holdover.v1.jobmanager_pb2_grpc import JobManagerStub
 from jobmanager.client_service import ClientService, Context
 from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.leader_lives import InstantTaskManager, three_sinks
-from tests.unit.jobmanager.leader_server import SHORT, serving
+from tests.unit.jobmanager.leader_server import serving
 from tests.unit.jobmanager.scheduler.job_graphs import HASH, connect, source, stage
 
 FINISHED, FAILED = common_pb2.JOB_STATE_FINISHED, common_pb2.JOB_STATE_FAILED
@@ -42,7 +43,8 @@ class AcknowledgesTooLate(ClientService):
 async def test_a_submission_that_was_acknowledged_too_late_is_one_job_though_it_is_over() -> None:
     """P43: the client's retries meet a job that runs, or that has ended meanwhile."""
     taskmanager = InstantTaskManager(SimulatedStorage())
-    async with serving(taskmanager, AcknowledgesTooLate) as it:
+    hasty = ClientTimeouts(call_s=1, search_s=60, failover_s=60)
+    async with serving(taskmanager, AcknowledgesTooLate, timeouts=hasty) as it:
         assert await it.client.submit(three_sinks()) == "job"
         assert (await it.client.wait("job")).state == FINISHED
     assert len(set(taskmanager.ran)) == len(taskmanager.ran) == 10
@@ -164,7 +166,7 @@ async def test_a_job_with_5000_tasks_is_described() -> None:
 
 async def test_a_client_that_finds_no_ready_leader_in_time_says_so() -> None:
     """P46: "not ready" is an answer of its own."""
-    impatient = type(SHORT)(call_s=0.2, search_s=0.3, failover_s=0.3)
+    impatient = ClientTimeouts(call_s=5, search_s=5, failover_s=2)
     it = serving(InstantTaskManager(SimulatedStorage()), timeouts=impatient, in_office=False)
     async with it as leader:
         with pytest.raises(NotReady, match="does not answer yet"):

@@ -161,7 +161,7 @@ async def test_a_client_sees_services_apart_from_taskmanagers_with_what_they_hol
         server.add(add_JobManagerServicer_to_server, ClientService(it.state))
         it.state.known_address = it.state.address = f"127.0.0.1:{await server.start()}"
         it.state.known_epoch = EPOCH
-        async with Client(it.state.address, timeouts=ClientTimeouts(1, 5, 5)) as client:
+        async with Client(it.state.address, timeouts=ClientTimeouts(20, 60, 60)) as client:
             (service,) = await client.shuffle_services()
             taskmanagers = await client.taskmanagers()
             cluster = await client.cluster()
