@@ -142,7 +142,6 @@ def check_cut(cut: int) -> bool:
     return survived
 
 
-@pytest.mark.timeout(120)
 def test_a_power_cut_after_any_system_call_of_a_job_leaves_it_to_end_as_if_there_was_none() -> None:
     """P01, P42, P44, P45: from the acknowledgement to the clean-up of a job with three sinks."""
     for cut in range(1, 1000):
