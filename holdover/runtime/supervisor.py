@@ -31,6 +31,16 @@ class UnexpectedEnd(RuntimeError):
         super().__init__(f"background loop {name!r} ended although nobody stopped it")
 
 
+class _Work:
+    """Closes what nobody has begun when nobody will: Python would complain of it."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.coroutine = coroutine
+
+    def __del__(self) -> None:
+        self.coroutine.close()
+
+
 class Supervisor:
     """Holds the background tasks of one service by name, with strong references.
 
@@ -55,11 +65,11 @@ class Supervisor:
         """Start a loop. Names are unique among those that run; raises `ValueError` otherwise."""
         self._hold(name, self._supervise(name, loop_function, restart))
 
-    def start(self, name: str, work: Awaitable[None]) -> None:
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Start work that ends by itself; an exception in it is fatal. Names may repeat."""
         self._numbered += 1
         held_as = f"{name} {self._numbered}"
-        self._hold(held_as, self._supervise_work(name, held_as, work))
+        self._hold(held_as, self._supervise_work(name, held_as, _Work(work)))
 
     def names(self) -> list[str]:
         """What runs now, in the order of starting."""
@@ -134,9 +144,9 @@ class Supervisor:
             )
             await asyncio.sleep(delay_s)
 
-    async def _supervise_work(self, name: str, held_as: str, work: Awaitable[None]) -> None:
+    async def _supervise_work(self, name: str, held_as: str, work: _Work) -> None:
         try:
-            await work
+            await work.coroutine
         except Exception as exception:  # noqa: BLE001  reported to the owner, whatever it is
             self._report_fatal(name, exception)
         finally:
