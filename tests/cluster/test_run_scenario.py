@@ -21,7 +21,9 @@ TIMEOUT_S = 400.0
 
 CRASH = """
 cluster: {taskmanagers: 2, slots: 2, leader: file, jobmanager_restart: 500 ms}
-options: {execution.batch.job-recovery.adoption-timeout: 4 min}
+options:
+  execution.batch.job-recovery.previous-worker.recovery.timeout: 4 min
+  execution.batch.job-recovery.adoption-timeout: 4 min
 jobs:
   - name: job
     stages:

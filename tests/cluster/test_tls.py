@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,12 +22,12 @@ from holdover.client import Client
 from holdover.config import Configuration
 from holdover.errors import ClusterUnreachable
 from tests.cluster.conftest import StartCluster
+from tests.cluster.demo_command import demo
 from tests.cluster.ledger_jobs import LedgerJob, chain
-from tests.cluster.running_cluster import UNHURRIED_ENVIRONMENT, RunningCluster, wait_until
+from tests.cluster.running_cluster import RunningCluster, wait_until
 from tests.doubles.certificates import authority, install, node
 
 SCALE = 1.0
-DEMO_TIMEOUT_S = 500.0
 START_TIMEOUT_S = 120.0
 
 pytestmark = [pytest.mark.slow]
@@ -68,13 +67,7 @@ def options_of(directory: Path) -> dict[str, str]:
 def test_the_whole_demo_passes_with_tls(tmp_path: Path) -> None:
     """TaskManagers, tasks, clients and the next JobManager find each other and their data."""
     tpch_data(SCALE, directory=default_directory(SCALE))
-    ended = subprocess.run(
-        [sys.executable, "-m", "holdover.cli.main", "demo", "--tls", "--scale", "1", "--json"],
-        env={**os.environ, **UNHURRIED_ENVIRONMENT, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=DEMO_TIMEOUT_S,
-    )
+    ended = demo("--tls", "--scale", "1", "--json", temporary=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     facts = json.loads(ended.stdout.splitlines()[-1])
     assert facts["result_matches"] is True
