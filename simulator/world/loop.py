@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import asyncio.events
 import contextvars
-import gc
 import itertools
 import random
 import sys
@@ -25,6 +24,7 @@ from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, TypeVar
 
+from simulator.world import garbage
 from simulator.world.process import CURRENT, Host, Process, ProcessState
 
 ResultT = TypeVar("ResultT")
@@ -32,8 +32,6 @@ ResultT = TypeVar("ResultT")
 _RUNNING = ProcessState.RUNNING
 _DEAD = ProcessState.DEAD
 
-#: Callbacks between two collections of garbage: a number, so that every run collects alike.
-_CALLBACKS_PER_COLLECTION = 4_000_000
 #: Cancelled timers are swept when there are this many, and more than half of all.
 _CANCELLED_TIMERS_MIN = 1_000
 _WAITING_LISTED_MAX = 40
@@ -137,6 +135,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     """See the module."""
 
     def __init__(self, source: random.Random) -> None:
+        garbage.world_begins()
         self.now_s = 0.0
         #: Numbers of tasks and futures.
         self.numbers = itertools.count()
@@ -154,7 +153,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._exception_handler: Callable[[Process | None, dict[str, Any]], object] | None = None
         self._running = False
         self._closed = False
-        self._collect_at = _CALLBACKS_PER_COLLECTION
+        self._collect_at = garbage.CALLBACKS_PER_COLLECTION
         #: The process of the world itself: faults, checks, and whatever is nobody's.
         self.world_process = Process(self, Host("world"), "world")
 
@@ -203,7 +202,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             listed.pop()
             process.listed = False
         if self.callbacks >= self._collect_at:
-            self._collect()
+            self._collect_at = self.callbacks + garbage.CALLBACKS_PER_COLLECTION
+            garbage.collect()
 
     def _jump(self) -> None:
         """Go on to the next timer. One that is due alone runs without being listed: it would be
@@ -239,13 +239,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 handle._when = 0.0
                 self._make_ready(handle)
 
-    def _collect(self) -> None:
-        """Collect garbage. What survives is not looked at again during the run: most of it stays
-        to the end, and there is more of it each time."""
-        self._collect_at = self.callbacks + _CALLBACKS_PER_COLLECTION
-        gc.collect()
-        gc.freeze()
-
     def _make_ready(self, handle: ReadyHandle) -> None:
         process = handle.process
         state = process.state
@@ -280,23 +273,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     @contextmanager
     def _as_running_loop(self) -> Generator[None, None, None]:
         hooks = sys.get_asyncgen_hooks()
-        collecting = gc.isenabled()
-        gc.disable()
         sys.set_asyncgen_hooks(self._generator_begins, self._generator_is_dropped)
         before = asyncio.events._get_running_loop()
         asyncio.events._set_running_loop(self)
         self._running = True
         try:
-            yield
+            with garbage.no_collections():
+                yield
         finally:
             self._running = False
             asyncio.events._set_running_loop(before)
             sys.set_asyncgen_hooks(*hooks)
-            # Between the run and `close` its record is made: a collection then would walk through
-            # the whole world.
-            gc.freeze()
-            if collecting:
-                gc.enable()
 
     def _generator_begins(self, generator: AsyncGenerator[Any, Any]) -> None:
         self._generators[generator] = CURRENT.get(self.world_process)
@@ -331,7 +318,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._timers.clear()
         self._listed.clear()
         self._exception_handler = None
-        gc.unfreeze()
+        garbage.world_over(self.callbacks)
 
     # ------------------------------------------------------------------ asyncio's interface
 
