@@ -16,7 +16,7 @@ from contextlib import contextmanager
 CALLBACKS_PER_COLLECTION = 4_000_000
 #: Callbacks of worlds that are over, whose remains are left where they are. A large world is most
 #: often the last of its process, and need not be walked through when it is over.
-CALLBACKS_OVER_MAX = 250_000
+CALLBACKS_OVER_MAX = 100_000
 
 _callbacks_over = 0
 
