@@ -298,12 +298,15 @@ class WorkerConnection:
             self._callbacks.lost(self, f"calls fail: {error.details()}")
 
     async def _deploy(self, orders: list[DeployOrder]) -> None:
-        request = taskmanager_pb2.DeployTasksRequest(
-            leader_epoch=self._epoch,
-            registration_id=self.registration_id,
-            tasks=[order.task for order in orders],
+        # The request is a copy of the tasks, each of which names every input: it is not kept.
+        answer = await self._executor.DeployTasks(
+            taskmanager_pb2.DeployTasksRequest(
+                leader_epoch=self._epoch,
+                registration_id=self.registration_id,
+                tasks=[order.task for order in orders],
+            ),
+            timeout=self._call_timeout_s,
         )
-        answer = await self._executor.DeployTasks(request, timeout=self._call_timeout_s)
         refusals = {AttemptKey.from_proto(r.attempt): r.reason for r in answer.refusals}
         for order in orders:
             reason = refusals.get(AttemptKey.from_proto(order.task.attempt))
