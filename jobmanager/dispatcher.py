@@ -27,8 +27,9 @@ from jobmanager.submission import check_files
 RECOVERY_ATTEMPTS_MAX = 3
 CLEAN_UP_RETRY_S = 5.0
 LEFTOVERS_INTERVAL_S = 30.0
-#: The record of workers is written anew as a whole: after each time its writer rests this long for
-#: each worker in it, so that thousands that register at once cost a few writes and not thousands.
+#: The record of workers is put together, and written anew if it has changed, as a whole: after each
+#: time its writer rests this long for each worker in it, so that thousands that register at once
+#: cost that a few times and not thousands.
 WORKERS_REST_S = 0.0001
 
 ResultT = TypeVar("ResultT")
@@ -447,7 +448,7 @@ class Dispatcher:
             if known != written:
                 await self._retry_on_error(functools.partial(self._store.write_workers, known))
                 written = known
-                await asyncio.sleep(len(known) * WORKERS_REST_S)
+            await asyncio.sleep(len(known) * WORKERS_REST_S)
 
     async def _retry_on_error(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -321,12 +321,13 @@ class JobMaster:
             case act.FlushEvents():
                 self._events.request_flush()
             case act.EnumerateSplits():
-                self._supervisor.start("splits", self._answer(self._files.enumerate_splits, action))
+                work = functools.partial(self._files.enumerate_splits, action)
+                self._supervisor.start("splits", self._answer(work))
             case act.CheckStagedFiles():
-                checking = self._answer(self._files.check_staged, action)
-                self._supervisor.start("check staged files", checking)
+                checking = functools.partial(self._files.check_staged, action)
+                self._supervisor.start("check staged files", self._answer(checking))
             case act.CommitSinks():
-                self._supervisor.start("commit", self._answer(self._commit, action))
+                self._supervisor.start("commit", self._answer(lambda: self._commit(action)))
             case act.EndJob():
                 self._begin_end(action)
             case act.RejectOffers():
@@ -368,9 +369,9 @@ class JobMaster:
             except EventStoreDegraded as error:
                 _log.warning("waiting for the event log", job=self.job_id, reason=error.reason)
 
-    async def _answer(self, work: Callable[..., Awaitable[sig.Signal]], action: act.Action) -> None:
+    async def _answer(self, work: Callable[[], Awaitable[sig.Signal]]) -> None:
         """The outcome of background work comes back as a signal."""
-        self.post(await work(action))
+        self.post(await work())
 
     async def _commit(self, action: act.CommitSinks) -> sig.Signal:
         await self._until_durable()

@@ -131,9 +131,12 @@ class WorkerConnection:
         self._callbacks = callbacks
         self._channel = runtime.network.channel(header.address)
         self._executor = taskmanager_pb2_grpc.TaskExecutorStub(self._channel)
-        self._copier = shuffle_service_pb2_grpc.ShuffleServiceStub(self._channel)
         #: Both kinds of workers hold partitions, and answer to the same calls about them.
-        self._holder = self._copier if self.is_shuffle_service else self._executor
+        self._holder = (
+            shuffle_service_pb2_grpc.ShuffleServiceStub(self._channel)
+            if self.is_shuffle_service
+            else self._executor
+        )
         self._orders: deque[Order] = deque()
         self._wake = asyncio.Event()
 
@@ -172,13 +175,16 @@ class WorkerConnection:
             await self._wake.wait()
             self._wake.clear()
             while self._orders and not self.closed.is_set():
-                batch = self._next_batch()
-                while not await self._carry_out(batch):
-                    if self.closed.is_set():
-                        break
-                    await asyncio.sleep(RETRY_DELAY_S)
+                await self._until_carried_out(self._next_batch())
         # A closed connection has nothing left to do; its owner cancels this loop.
         await asyncio.Event().wait()
+
+    async def _until_carried_out(self, batch: list[Order]) -> None:
+        """Repeat a call until it is answered, or the connection is closed."""
+        while not await self._carry_out(batch):
+            if self.closed.is_set():
+                break
+            await asyncio.sleep(RETRY_DELAY_S)
 
     async def copy_partitions(
         self, keys: tuple[AttemptKey, ...], target: common_pb2.PartitionLocation
@@ -193,7 +199,8 @@ class WorkerConnection:
             attempts=[key.to_proto() for key in keys],
             target=target,
         )
-        answers = aiter(self._copier.CopyPartitions(request, timeout=COPY_TIMEOUT_S * len(keys)))
+        copier = shuffle_service_pb2_grpc.ShuffleServiceStub(self._channel)
+        answers = aiter(copier.CopyPartitions(request, timeout=COPY_TIMEOUT_S * len(keys)))
         try:
             for _ in keys:
                 async with asyncio.timeout(COPY_TIMEOUT_S):
@@ -291,12 +298,15 @@ class WorkerConnection:
             self._callbacks.lost(self, f"calls fail: {error.details()}")
 
     async def _deploy(self, orders: list[DeployOrder]) -> None:
-        request = taskmanager_pb2.DeployTasksRequest(
-            leader_epoch=self._epoch,
-            registration_id=self.registration_id,
-            tasks=[order.task for order in orders],
+        # The request is a copy of the tasks, each of which names every input: it is not kept.
+        answer = await self._executor.DeployTasks(
+            taskmanager_pb2.DeployTasksRequest(
+                leader_epoch=self._epoch,
+                registration_id=self.registration_id,
+                tasks=[order.task for order in orders],
+            ),
+            timeout=self._call_timeout_s,
         )
-        answer = await self._executor.DeployTasks(request, timeout=self._call_timeout_s)
         refusals = {AttemptKey.from_proto(r.attempt): r.reason for r in answer.refusals}
         for order in orders:
             reason = refusals.get(AttemptKey.from_proto(order.task.attempt))

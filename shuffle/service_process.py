@@ -6,14 +6,12 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
-
 from holdover import config as options
 from holdover.config import Configuration
 from holdover.coordination.leader import LeaderService
 from holdover.runtime import PartitionServer, Runtime, Server, StorageNotWritable
 from holdover.runtime.log import Log
+from holdover.runtime.serving import BackgroundFailure, close_together, server_with_health
 from holdover.runtime.supervisor import Supervisor
 from holdover.v1 import shuffle_service_pb2
 from holdover.v1.shuffle_service_pb2_grpc import add_ShuffleServiceServicer_to_server
@@ -50,8 +48,9 @@ class ShuffleServiceProcess:
         self.resource_id = configured or f"shuffle-{runtime.randomness.token_hex(6)}"
         self.address = ""
         self.data_address = ""
-        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._supervisor = Supervisor("shuffle service", on_fatal=self._loop_ended)
+        failure = BackgroundFailure()
+        self.failed = failure.future
+        self._supervisor = Supervisor("shuffle service", on_fatal=failure.loop_ended)
         self._directory: ServiceDirectory | None = None
         self._partition_server: PartitionServer | None = None
         self._server: Server | None = None
@@ -144,11 +143,7 @@ class ShuffleServiceProcess:
             closings.append(self._server.stop(_SERVER_GRACE_S))
         if self._partition_server is not None:
             closings.append(self._partition_server.stop())
-        try:
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await asyncio.gather(*closings)
-        except TimeoutError:
-            _log.warning("something does not close; ending without it")
+        await close_together(closings, _CLOSE_TIMEOUT_S)
 
     async def _leave(self, directory: ServiceDirectory) -> None:
         service = self._service
@@ -164,18 +159,13 @@ class ShuffleServiceProcess:
             _log.warning("the next start sweeps what is left", path=directory.path, error=error)
 
     async def _serving(self, bind_address: str, service: ShuffleService) -> Server:
-        server = self._runtime.network.server(bind_address)
-        server.add(add_ShuffleServiceServicer_to_server, ShuffleRpcService(service))
-        status = health.aio.HealthServicer()
-        for name in ("", SERVICE_NAME):
-            await status.set(name, health_pb2.HealthCheckResponse.SERVING)
-        server.add(health_pb2_grpc.add_HealthServicer_to_server, status)
-        names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        server.add(
-            reflection_pb2_grpc.add_ServerReflectionServicer_to_server,
-            reflection.aio.ReflectionServicer(names),
+        return await server_with_health(
+            self._runtime.network,
+            bind_address,
+            SERVICE_NAME,
+            add_ShuffleServiceServicer_to_server,
+            ShuffleRpcService(service),
         )
-        return server
 
     def _lookup(self, name: str) -> str | None:
         """Called from the threads of the partition server."""
@@ -183,7 +173,3 @@ class ShuffleServiceProcess:
             return None
         # Only names that were checked when they were put are served.
         return f"{self._service.directory}/{name}"
-
-    def _loop_ended(self, name: str, exception: BaseException) -> None:
-        if not self.failed.done():
-            self.failed.set_exception(RuntimeError(f"background loop {name!r} ended: {exception}"))

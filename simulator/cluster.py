@@ -22,6 +22,7 @@ from holdover.coordination.file_leader import FileLeaderService
 from holdover.coordination.leader import LeaderService
 from holdover.errors import HoldoverError
 from holdover.runtime import Runtime
+from holdover.runtime.foreground import WorkerProcess, run_worker
 from holdover.runtime.log import Log
 from jobmanager.job_manager import FatalError, JobManager
 from jobmanager.job_master import JobMaster
@@ -313,16 +314,7 @@ class SimulatedCluster:
         node.stop_order = lambda: self._in(process, stop.set)
         taskmanager = TaskManager(runtime, config, self._leader_service_of(runtime))
         node.taskmanager = taskmanager
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            await taskmanager.start()
-            ends: list[asyncio.Future[Any]] = [stopping, taskmanager.failed]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            await taskmanager.stop("it was told to stop" if stop.is_set() else "it failed")
-        except OSError as error:
-            _log.error("taskmanager ends", exception=error)
-        if taskmanager.failed.done() and (failure := taskmanager.failed.exception()) is not None:
-            _log.error("taskmanager ends", exception=failure)
+        await self._run_worker(taskmanager, stop)
 
     async def _run_shuffle_service(self, node: Node, process: Process) -> None:
         """What `python -m shuffle` does."""
@@ -333,16 +325,13 @@ class SimulatedCluster:
         node.stop_order = lambda: self._in(process, stop.set)
         service = ShuffleServiceProcess(runtime, config, self._leader_service_of(runtime))
         node.shuffle_service = service
+        await self._run_worker(service, stop)
+
+    async def _run_worker(self, worker: WorkerProcess, stop: asyncio.Event) -> None:
         try:
-            await service.start()
-            stopping = asyncio.ensure_future(stop.wait())
-            stopped = asyncio.ensure_future(service.stopped())
-            await asyncio.wait((stopping, stopped), return_when=asyncio.FIRST_COMPLETED)
-            await service.stop("it was told to stop" if stop.is_set() else stopped.result())
+            await run_worker(worker, stop)
         except OSError as error:
-            _log.error("shuffle service ends", exception=error)
-        if service.failed.done() and (failure := service.failed.exception()) is not None:
-            _log.error("shuffle service ends", exception=failure)
+            _log.error("worker ends", exception=error)
 
     def _leader_service_of(self, runtime: Runtime) -> LeaderService:
         if self._lease_service is None:

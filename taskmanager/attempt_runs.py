@@ -72,7 +72,10 @@ class AttemptRun:
     """One attempt in its slot."""
 
     key: AttemptKey
-    deployment: TaskDeployment
+    #: Let go once its process has it: it names every input, of which there may be thousands.
+    deployment: TaskDeployment | None
+    #: Whether its output goes to a shuffle service, rather than stay here.
+    output_leaves: bool
     cancel_reason: CancelReason | None = None
     process: TaskProcess | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -125,7 +128,7 @@ class AttemptRuns:
 
     def start(self, key: AttemptKey, deployment: TaskDeployment) -> None:
         """Run the attempt; its slot is occupied already."""
-        run = AttemptRun(key, deployment)
+        run = AttemptRun(key, deployment, deployment.HasField("shuffle_target"))
         self._runs[key] = run
         self._supervisor.start(f"attempt {key}", self._run(run))
 
@@ -204,6 +207,18 @@ class AttemptRuns:
     async def _converse(
         self, run: AttemptRun, process: TaskProcess, graph: CachedJobGraph
     ) -> RunEnd:
+        try:
+            await process.send(self._run_command(run, graph))
+            run.deployment = None
+            self._on_running(run)
+            end = await self._hear(run, process)
+        except TaskProcessGone:
+            end = None
+        except (DecodeError, CallFailed) as error:
+            return _failed(str(error))
+        return _died(await self._status(process)) if end is None else end
+
+    def _run_command(self, run: AttemptRun, graph: CachedJobGraph) -> bytes:
         command = TaskCommand(
             run=RunTask(
                 deployment=run.deployment,
@@ -217,15 +232,7 @@ class AttemptRuns:
                 record_finished=graph.recovery_enabled and not self._directory.generated,
             )
         )
-        try:
-            await process.send(command.SerializeToString())
-            self._on_running(run)
-            end = await self._hear(run, process)
-        except TaskProcessGone:
-            end = None
-        except (DecodeError, CallFailed) as error:
-            return _failed(str(error))
-        return _died(await self._status(process)) if end is None else end
+        return command.SerializeToString()
 
     async def _hear(self, run: AttemptRun, process: TaskProcess) -> RunEnd | None:
         """Listen to the process until the attempt ends, and bring it the splits that it wants

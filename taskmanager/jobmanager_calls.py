@@ -63,21 +63,29 @@ class JobManagerCalls:
                 self._reports_waiting.clear()
                 await self._reports_waiting.wait()
             await self._wait_for_an_end(queue)
-            registration, stub = await self._connection.connected()
-            taken = queue.take(_REPORTS_MAX, _REPORT_BYTES_MAX)
-            if not taken:
-                continue
-            request = ReportExecutionsRequest(
-                leader_epoch=registration.epoch,
-                resource_id=self._resource_id,
-                reports=[report for _, report in taken],
-                registration_id=registration.registration_id,
-            )
-            if await self._send_reports(registration, stub, request):
-                queue.acknowledge(taken)
+            taken = await self._report_some(queue)
+            if taken:
                 backoff = _Backoff()
-            else:
+            elif taken is False:
                 await backoff.pause()
+
+    async def _report_some(self, queue: ReportQueue) -> bool | None:
+        """Whether the JobManager has taken the oldest reports; None when there are none any more.
+        Nothing of them is kept by a TaskManager that has none."""
+        registration, stub = await self._connection.connected()
+        taken = queue.take(_REPORTS_MAX, _REPORT_BYTES_MAX)
+        if not taken:
+            return None
+        request = ReportExecutionsRequest(
+            leader_epoch=registration.epoch,
+            resource_id=self._resource_id,
+            reports=[report for _, report in taken],
+            registration_id=registration.registration_id,
+        )
+        if not await self._send_reports(registration, stub, request):
+            return False
+        queue.acknowledge(taken)
+        return True
 
     async def _wait_for_an_end(self, queue: ReportQueue) -> None:
         """Return at once when an attempt's end is queued, or soon comes; after a moment anyway."""

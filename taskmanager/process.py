@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
-
 from holdover import config as options
 from holdover.config import Configuration
 from holdover.coordination.leader import LeaderService
@@ -21,6 +18,7 @@ from holdover.runtime import (
     TaskProcessSpec,
 )
 from holdover.runtime.log import Log
+from holdover.runtime.serving import BackgroundFailure, close_together, server_with_health
 from holdover.runtime.supervisor import Supervisor
 from holdover.runtime.transport_security import environment_of
 from holdover.v1 import taskmanager_pb2
@@ -71,8 +69,9 @@ class TaskManager:
         self.resource_id = configured or f"tm-{runtime.randomness.token_hex(6)}"
         self.address = ""
         self.data_address = ""
-        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._supervisor = Supervisor("taskmanager", on_fatal=self._loop_ended)
+        failure = BackgroundFailure()
+        self.failed = failure.future
+        self._supervisor = Supervisor("taskmanager", on_fatal=failure.loop_ended)
         self._finished = PartitionStore()
         self._stock_taken = False
         self._directory: WorkingDirectory | None = None
@@ -156,6 +155,11 @@ class TaskManager:
             self._finished.add(key, execution)
         self._stock_taken = True
 
+    async def stopped(self) -> str:
+        """Wait until there is a reason to end: a background loop has failed."""
+        await asyncio.wait([self.failed])
+        return "a background loop has ended"
+
     async def stop(self, reason: str) -> None:
         """Leave the cluster, stop tasks and servers. Takes less than 5 s.
 
@@ -179,11 +183,7 @@ class TaskManager:
             closings.append(self._server.stop(_SERVER_GRACE_S))
         if self._partition_server is not None:
             closings.append(self._partition_server.stop())
-        try:
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await asyncio.gather(*closings)
-        except TimeoutError:
-            _log.warning("something does not close; ending without it")
+        await close_together(closings, _CLOSE_TIMEOUT_S)
 
     async def _leave(self, directory: WorkingDirectory) -> None:
         may_come_back = not directory.generated
@@ -195,18 +195,13 @@ class TaskManager:
             _log.warning("the next start sweeps what is left", path=directory.path, error=error)
 
     async def _serving(self, bind_address: str, executor: TaskExecutor) -> Server:
-        server = self._runtime.network.server(bind_address)
-        server.add(add_TaskExecutorServicer_to_server, TaskExecutorService(executor))
-        status = health.aio.HealthServicer()
-        for name in ("", SERVICE_NAME):
-            await status.set(name, health_pb2.HealthCheckResponse.SERVING)
-        server.add(health_pb2_grpc.add_HealthServicer_to_server, status)
-        names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        server.add(
-            reflection_pb2_grpc.add_ServerReflectionServicer_to_server,
-            reflection.aio.ReflectionServicer(names),
+        return await server_with_health(
+            self._runtime.network,
+            bind_address,
+            SERVICE_NAME,
+            add_TaskExecutorServicer_to_server,
+            TaskExecutorService(executor),
         )
-        return server
 
     def _task_spec(self, directory: WorkingDirectory) -> TaskProcessSpec:
         return TaskProcessSpec(
@@ -225,7 +220,3 @@ class TaskManager:
             return None
         # Only names that were made here are served: there is nothing left to check in this one.
         return f"{self._directory.shuffle}/{name}"
-
-    def _loop_ended(self, name: str, exception: BaseException) -> None:
-        if not self.failed.done():
-            self.failed.set_exception(RuntimeError(f"background loop {name!r} ended: {exception}"))

@@ -379,7 +379,7 @@ class TaskExecutor:
             await self.connection.settled(self._call_timeout_s)
         if end.finished is not None and self._keeps(run):
             self._slots.free(key)
-            if run.deployment.HasField("shuffle_target"):
+            if run.output_leaves:
                 # Somebody else holds and offers it; here it must only not run a second time.
                 self._remember_ended(key)
             else:

@@ -14,11 +14,18 @@ from pathlib import Path
 import grpc.aio
 import pytest
 from blockbuster import blockbuster_ctx
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something of the machine only.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 SHIPPED_PACKAGES = ["holdover", "jobmanager", "taskmanager", "shuffle"]
 CLUSTER_TESTS = Path(__file__).parent / "cluster"
 SESSION_VARIABLE = "_HOLDOVER_TEST_SESSION"
-PROCESS_END_TIMEOUT_S = 30.0
+PROCESS_END_TIMEOUT_S = 120.0
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -28,8 +28,10 @@ def main() -> int:
     given = parser.parse_args()
     with arguments.leader(given) as leader:
         killed_epoch = 0
-        for status in leader.watch(given.job_id):
+        for number, status in enumerate(leader.watch(given.job_id)):
             first = status.vertices[0]
+            if number == 0:
+                print(f"watches {given.job_id}", flush=True)
             if not killed_epoch and first.parallelism:
                 if 2 * status.subtasks_finished >= first.parallelism:
                     killed_epoch = leader.epoch

@@ -17,7 +17,7 @@ _WORKERS_OWN = ("lock", "generated", "tasks.log")
 # Directories of the storage that hold something for each unfinished job.
 _UNFINISHED = "jobs"
 # From a task's last word to its report's arrival at the JobManager, on a busy machine.
-_REPORT_S = 1.0
+_REPORT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)

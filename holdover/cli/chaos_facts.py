@@ -48,7 +48,7 @@ class ChaosFacts:
         durations_s: of each finished job, by query.
         subtasks: tasks that had work to do, in all jobs.
         ran_again: of these, those that were not finished when a process died, and ran again.
-        unheard: those that had finished less than a second before their TaskManager was killed, so
+        unheard: those that had finished less than 3 s before their TaskManager was killed, so
             that the living JobManager need not have heard of it, and began again.
         lost: finished work that ran again although its TaskManager's disk lived; one text each.
         wrong: jobs that failed, or whose result is not DuckDB's.

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 OPTIONS = {
     # Whoever is killed is back in some seconds, and what it had finished is waited for: work that
     # is made again nevertheless is lost work, and that is looked for here.
-    "execution.batch.job-recovery.adoption-timeout": "30 s",
-    "execution.batch.job-recovery.taskmanager-restart.timeout": "60 s",
+    "execution.batch.job-recovery.previous-worker.recovery.timeout": "2 min",
+    "execution.batch.job-recovery.adoption-timeout": "2 min",
+    "execution.batch.job-recovery.taskmanager-restart.timeout": "2 min",
     # The end of a process counts as a failure of its tasks.
     "restart-strategy.fixed-delay.attempts": "1000000",
     "restart-strategy.fixed-delay.delay": "100 ms",

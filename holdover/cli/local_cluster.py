@@ -194,7 +194,7 @@ class LocalCluster:
         storage = {HIGH_AVAILABILITY_STORAGE_DIR.key: self.storage}
         return leader_lookup(self._runtime, Configuration.of({**own, **storage}))
 
-    async def start(self, timeout_s: float = 30.0) -> None:
+    async def start(self, timeout_s: float = 60.0) -> None:
         """Start all processes and wait until the leader is ready and all others are registered.
 
         Raises LocalClusterError, with the end of the log, when one of them ends or time is up;
@@ -281,7 +281,7 @@ class LocalCluster:
         return None if process is None else await process.wait(timeout_s)
 
     async def wait_until_ready(
-        self, taskmanagers: int, timeout_s: float = 30.0, shuffle_services: int = 0
+        self, taskmanagers: int, timeout_s: float = 60.0, shuffle_services: int = 0
     ) -> None:
         """Wait until the leader is ready and so many TaskManagers and shuffle services registered.
 

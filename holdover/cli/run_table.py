@@ -120,7 +120,7 @@ def _write_summary(records: Sequence[RunRecord]) -> None:
     simulated_s = sum(record.duration_s for record in records)
     typer.echo(
         f"{len(records)} runs, {failed} with findings; {seconds_text(simulated_s)} of cluster time"
-        f" and {events:,} events in {seconds_text(sum(r.wall_s for r in records))} of CPU time"
+        f" and {events:,} events; {seconds_text(sum(r.wall_s for r in records))} of real time"
     )
     rows: list[list[object]] = []
     for measure in MEASURES:

@@ -5,18 +5,66 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from holdover import config as options
 from holdover.config import Configuration
 from holdover.errors import HoldoverError
 from holdover.runtime import log
 
+_log = log.Log(__name__)
+
 EXIT_CANNOT_START = 1
 #: A background loop ended that must not.
 EXIT_LOOP_ENDED = 70
+
+
+class WorkerProcess(Protocol):
+    """A worker with everything around it."""
+
+    #: Gets an exception when a background loop ended that must not.
+    failed: asyncio.Future[None]
+
+    async def start(self) -> None:
+        """Open everything. When it raises, `stop` closes what was opened."""
+
+    async def stopped(self) -> str:
+        """Wait until there is a reason in itself to end; the reason."""
+
+    async def stop(self, reason: str) -> None:
+        """Leave the cluster and close everything."""
+
+
+def told_by_signals() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set."""
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    return told
+
+
+async def run_worker(worker: WorkerProcess, told: asyncio.Event) -> int:
+    """Run until it is told to end, or until the worker itself has a reason to; the exit code."""
+    reason = "it could not start"
+    try:
+        await worker.start()
+        waits = [
+            stopped := asyncio.ensure_future(worker.stopped()),
+            asyncio.ensure_future(told.wait()),
+        ]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        reason = stopped.result() if stopped.done() else "it was told to stop"
+        for wait in waits:
+            wait.cancel()
+    finally:
+        await worker.stop(reason)
+    if worker.failed.done() and (failure := worker.failed.exception()) is not None:
+        _log.error("worker ends", exception=failure)
+        return EXIT_LOOP_ENDED
+    return 0
 
 
 def run_service(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from holdover.runtime.log import Log
@@ -30,6 +29,16 @@ class UnexpectedEnd(RuntimeError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"background loop {name!r} ended although nobody stopped it")
+
+
+class _Work:
+    """Closes what nobody has begun when nobody will: Python would complain of it."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.coroutine = coroutine
+
+    def __del__(self) -> None:
+        self.coroutine.close()
 
 
 class Supervisor:
@@ -60,10 +69,7 @@ class Supervisor:
         """Start work that ends by itself; an exception in it is fatal. Names may repeat."""
         self._numbered += 1
         held_as = f"{name} {self._numbered}"
-        # No coroutine around it: of what is cancelled before it begins nobody would have awaited
-        # what is inside.
-        task = self._hold(held_as, work)
-        task.add_done_callback(partial(self._work_ended, name, held_as))
+        self._hold(held_as, self._supervise_work(name, held_as, _Work(work)))
 
     def names(self) -> list[str]:
         """What runs now, in the order of starting."""
@@ -89,15 +95,14 @@ class Supervisor:
         for name in [name for name, task in self._tasks.items() if task.done()]:
             del self._tasks[name]
 
-    def _hold(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _hold(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Whoever runs lets go of itself at its end; one that was cancelled before it began is
         let go by who cancelled it."""
         if self._closed or name in self._tasks:
             work.close()
             reason = "is closed" if self._closed else "runs it already"
             raise ValueError(f"cannot start {name!r}: supervisor {self._name!r} {reason}")
-        task = self._tasks[name] = asyncio.create_task(work)
-        return task
+        self._tasks[name] = asyncio.create_task(work)
 
     async def _supervise(
         self,
@@ -139,11 +144,13 @@ class Supervisor:
             )
             await asyncio.sleep(delay_s)
 
-    def _work_ended(self, name: str, held_as: str, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(held_as, None)
-        exception = None if task.cancelled() else task.exception()
-        if isinstance(exception, Exception):
+    async def _supervise_work(self, name: str, held_as: str, work: _Work) -> None:
+        try:
+            await work.coroutine
+        except Exception as exception:  # noqa: BLE001  reported to the owner, whatever it is
             self._report_fatal(name, exception)
+        finally:
+            self._tasks.pop(held_as, None)
 
     async def _outcome(self, name: str, work: Awaitable[None]) -> Exception:
         try:

@@ -40,7 +40,7 @@ BEGINNINGS = (
 _ENDINGS = (
     "background loop ended, restarting it",
     "jobmanager ends",
-    "taskmanager ends",
+    "worker ends",
     "the end of the job cannot be recorded, will retry",
 )
 

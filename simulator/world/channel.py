@@ -36,15 +36,25 @@ if TYPE_CHECKING:
 CallT = TypeVar("CallT", bound=ClientCall)
 StreamT = TypeVar("StreamT", bound=RequestStream)
 
+#: Methods that are remembered: more than all services have.
+_METHODS_KEPT_MAX = 256
 _BACKOFF_GROWTH = 1.6
 _BACKOFF_JITTER = 0.2
+
+#: Every channel has a stub, and most methods of most stubs are never called.
+_method = functools.lru_cache(_METHODS_KEPT_MAX)(Method)
 
 
 class SimulatedChannel(grpc.aio.Channel):
     """See `Network.channel`."""
 
     def __init__(
-        self, network: SimulatedNetwork, node: Node, host: str, port: int, source: random.Random
+        self,
+        network: SimulatedNetwork,
+        node: Node,
+        host: str,
+        port: int,
+        source: Callable[[], random.Random],
     ) -> None:
         self.network = network
         self.node = node
@@ -53,7 +63,7 @@ class SimulatedChannel(grpc.aio.Channel):
         self.calls: dict[ClientCall, None] = {}
         self.waiting: dict[ClientCall, None] = {}
         self._address = (host, port)
-        self._random = source
+        self._chance = source
         self._connection: Connection | None = None
         self._connecting = False
         self._timeout: ReadyHandle | None = None
@@ -145,7 +155,7 @@ class SimulatedChannel(grpc.aio.Channel):
             f"failed to connect to all addresses; last error: {host}:{port}: {reason}"
         )
         self.network.note(self.node.process.name, "connect", f"{host}:{port} failed: {reason}")
-        jitter = 1.0 + _BACKOFF_JITTER * (2.0 * self._random.random() - 1.0)
+        jitter = 1.0 + _BACKOFF_JITTER * (2.0 * self._chance().random() - 1.0)
         self._retry_at_s = self.loop.now_s + self._backoff_s * jitter
         self._backoff_s = min(
             _BACKOFF_GROWTH * self._backoff_s, self.network.links.settings.reconnect_backoff_max_s
@@ -207,7 +217,7 @@ class SimulatedChannel(grpc.aio.Channel):
         _registered_method: bool = False,
     ) -> Callable[..., UnaryUnaryCall]:
         """See `grpc.aio.Channel`."""
-        stub = Method(method, request_serializer, response_deserializer)
+        stub = _method(method, request_serializer, response_deserializer)
         return functools.partial(self._call_unary, UnaryUnaryCall, stub)
 
     def unary_stream(  # type: ignore[override]
@@ -218,7 +228,7 @@ class SimulatedChannel(grpc.aio.Channel):
         _registered_method: bool = False,
     ) -> Callable[..., UnaryStreamCall]:
         """See `grpc.aio.Channel`."""
-        stub = Method(method, request_serializer, response_deserializer)
+        stub = _method(method, request_serializer, response_deserializer)
         return functools.partial(self._call_unary, UnaryStreamCall, stub)
 
     def stream_unary(  # type: ignore[override]
@@ -229,7 +239,7 @@ class SimulatedChannel(grpc.aio.Channel):
         _registered_method: bool = False,
     ) -> Callable[..., StreamUnaryCall]:
         """See `grpc.aio.Channel`."""
-        stub = Method(method, request_serializer, response_deserializer)
+        stub = _method(method, request_serializer, response_deserializer)
         return functools.partial(self._call_stream, StreamUnaryCall, stub)
 
     def stream_stream(  # type: ignore[override]
@@ -240,7 +250,7 @@ class SimulatedChannel(grpc.aio.Channel):
         _registered_method: bool = False,
     ) -> Callable[..., StreamStreamCall]:
         """See `grpc.aio.Channel`."""
-        stub = Method(method, request_serializer, response_deserializer)
+        stub = _method(method, request_serializer, response_deserializer)
         return functools.partial(self._call_stream, StreamStreamCall, stub)
 
     def _call_unary(

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import asyncio.events
 import contextvars
-import gc
 import itertools
 import random
 import sys
@@ -25,6 +24,7 @@ from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, TypeVar
 
+from simulator.world import garbage
 from simulator.world.process import CURRENT, Host, Process, ProcessState
 
 ResultT = TypeVar("ResultT")
@@ -32,8 +32,6 @@ ResultT = TypeVar("ResultT")
 _RUNNING = ProcessState.RUNNING
 _DEAD = ProcessState.DEAD
 
-#: Callbacks between two collections of garbage: a number, so that every run collects alike.
-_CALLBACKS_PER_COLLECTION = 4_000_000
 #: Cancelled timers are swept when there are this many, and more than half of all.
 _CANCELLED_TIMERS_MIN = 1_000
 _WAITING_LISTED_MAX = 40
@@ -87,37 +85,34 @@ class VirtualFuture(asyncio.Future[Any]):
 class ReadyHandle:
     """A callback that runs once. The interface of `asyncio.TimerHandle`, as far as it is used."""
 
-    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when", "loop", "process")
+    __slots__ = ("_args", "_callback", "_context", "_when", "process")
 
     def __init__(
         self,
-        loop: VirtualLoop,
         process: Process,
         callback: Callable[..., object],
         args: tuple[Any, ...],
         context: contextvars.Context,
         when: float = 0.0,
     ) -> None:
-        self.loop = loop
         self.process = process
+        #: None when it was cancelled.
         self._callback: Callable[..., object] | None = callback
         self._args = args
         self._context = context
         self._when = when
-        self._cancelled = False
 
     def cancel(self) -> None:
         """It will not run."""
-        if not self._cancelled:
-            self._cancelled = True
+        if self._callback is not None:
             self._callback = None
             self._args = ()
             if self._when:
-                self.loop.timer_cancelled()
+                self.process.loop.timer_cancelled()
 
     def cancelled(self) -> bool:
         """Whether it was cancelled."""
-        return self._cancelled
+        return self._callback is None
 
     def when(self) -> float:
         """When a timer is due, in seconds of its process's clock."""
@@ -128,7 +123,7 @@ class ReadyHandle:
         if isinstance(error, SystemExit | KeyboardInterrupt):
             raise error
         self._context.run(
-            self.loop.call_exception_handler,
+            self.process.loop.call_exception_handler,
             {"message": f"exception in callback {self._callback!r}", "exception": error},
         )
 
@@ -137,6 +132,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     """See the module."""
 
     def __init__(self, source: random.Random) -> None:
+        garbage.world_begins()
         self.now_s = 0.0
         #: Numbers of tasks and futures.
         self.numbers = itertools.count()
@@ -154,7 +150,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._exception_handler: Callable[[Process | None, dict[str, Any]], object] | None = None
         self._running = False
         self._closed = False
-        self._collect_at = _CALLBACKS_PER_COLLECTION
+        self._collect_at = garbage.CALLBACKS_PER_COLLECTION
         #: The process of the world itself: faults, checks, and whatever is nobody's.
         self.world_process = Process(self, Host("world"), "world")
 
@@ -171,39 +167,40 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """See asyncio. Its `Runner` calls it, so that tests can have this loop."""
         with self._as_running_loop():
             main: asyncio.Future[ResultT] = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
-            over = main.done
-            listed = self._listed
-            while not over():
-                if listed:
-                    self._take_turn(listed)
-                else:
-                    self._jump()
+            self._run_until(main.done)
             return main.result()
 
-    def _take_turn(self, listed: list[Process]) -> None:
-        """One turn of one process that can go on."""
-        count = len(listed)
-        index = int(self._chance() * count) if count > 1 else 0
-        process = listed[index]
-        ready = process.ready
-        count = len(ready)
-        while count and process.state is _RUNNING:
-            count -= 1
-            self.callbacks += 1
-            handle = ready.popleft()
-            callback = handle._callback
-            if callback is not None:
-                try:
-                    handle._context.run(callback, *handle._args)
-                except BaseException as error:  # noqa: BLE001  as asyncio does
-                    handle.failed(error)
-        if not ready or process.state is not _RUNNING:
-            # Not `remove`: the list may have grown, but this place is still its own.
-            listed[index] = listed[-1]
-            listed.pop()
-            process.listed = False
-        if self.callbacks >= self._collect_at:
-            self._collect()
+    def _run_until(self, over: Callable[[], bool]) -> None:
+        """One turn of one process that can go on after the other, until it is over."""
+        listed, chance = self._listed, self._chance
+        while not over():
+            if not listed:
+                self._jump()
+                continue
+            count = len(listed)
+            index = int(chance() * count) if count > 1 else 0
+            process = listed[index]
+            ready = process.ready
+            count = len(ready)
+            self.callbacks += count
+            while count and process.state is _RUNNING:
+                count -= 1
+                handle = ready.popleft()
+                callback = handle._callback
+                if callback is not None:
+                    try:
+                        handle._context.run(callback, *handle._args)
+                    except BaseException as error:  # noqa: BLE001  as asyncio does
+                        handle.failed(error)
+            self.callbacks -= count
+            if not ready or process.state is not _RUNNING:
+                # Not `remove`: the list may have grown, but this place is still its own.
+                listed[index] = listed[-1]
+                listed.pop()
+                process.listed = False
+            if self.callbacks >= self._collect_at:
+                self._collect_at = self.callbacks + garbage.CALLBACKS_PER_COLLECTION
+                garbage.collect()
 
     def _jump(self) -> None:
         """Go on to the next timer. One that is due alone runs without being listed: it would be
@@ -239,13 +236,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 handle._when = 0.0
                 self._make_ready(handle)
 
-    def _collect(self) -> None:
-        """Collect garbage. What survives is not looked at again during the run: most of it stays
-        to the end, and there is more of it each time."""
-        self._collect_at = self.callbacks + _CALLBACKS_PER_COLLECTION
-        gc.collect()
-        gc.freeze()
-
     def _make_ready(self, handle: ReadyHandle) -> None:
         process = handle.process
         state = process.state
@@ -266,7 +256,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Count it; sweep when most timers are cancelled, as `asyncio.timeout` leaves them."""
         self._cancelled_timers += 1
         if self._cancelled_timers > max(_CANCELLED_TIMERS_MIN, len(self._timers) // 2):
-            self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
+            self._timers[:] = [entry for entry in self._timers if not entry[2].cancelled()]
             heapify(self._timers)
             self._cancelled_timers = 0
 
@@ -280,23 +270,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     @contextmanager
     def _as_running_loop(self) -> Generator[None, None, None]:
         hooks = sys.get_asyncgen_hooks()
-        collecting = gc.isenabled()
-        gc.disable()
         sys.set_asyncgen_hooks(self._generator_begins, self._generator_is_dropped)
         before = asyncio.events._get_running_loop()
         asyncio.events._set_running_loop(self)
         self._running = True
         try:
-            yield
+            with garbage.no_collections():
+                yield
         finally:
             self._running = False
             asyncio.events._set_running_loop(before)
             sys.set_asyncgen_hooks(*hooks)
-            # Between the run and `close` its record is made: a collection then would walk through
-            # the whole world.
-            gc.freeze()
-            if collecting:
-                gc.enable()
 
     def _generator_begins(self, generator: AsyncGenerator[Any, Any]) -> None:
         self._generators[generator] = CURRENT.get(self.world_process)
@@ -331,7 +315,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._timers.clear()
         self._listed.clear()
         self._exception_handler = None
-        gc.unfreeze()
+        garbage.world_over(self.callbacks)
 
     # ------------------------------------------------------------------ asyncio's interface
 
@@ -352,7 +336,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if context is None:
             context = contextvars.copy_context()
         process = context.get(CURRENT, self.world_process)
-        handle = ReadyHandle(self, process, callback, args, context)
+        handle = ReadyHandle(process, callback, args, context)
         state = process.state
         if state is not _DEAD and not self._closed:
             # As in `_make_ready`, which most callbacks of a run come by.
@@ -396,7 +380,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if when_s < self.now_s:
             when_s = self.now_s
         # 0 marks a handle that is no timer.
-        handle = ReadyHandle(self, process, callback, args, context, when_s or 1e-12)
+        handle = ReadyHandle(process, callback, args, context, when_s or 1e-12)
         if not self._closed and process.state is not _DEAD:
             heappush(self._timers, (when_s, next(self._timer_numbers), handle))
         return handle
@@ -407,7 +391,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Call in the name of a process, at a time of the world."""
         if when_s < self.now_s:
             when_s = self.now_s
-        handle = ReadyHandle(self, process, callback, args, process.context, when_s or 1e-12)
+        handle = ReadyHandle(process, callback, args, process.context, when_s or 1e-12)
         if not self._closed and process.state is not _DEAD:
             heappush(self._timers, (when_s, next(self._timer_numbers), handle))
         return handle

@@ -12,9 +12,10 @@ a broken transfer, bytes that wait to be read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdover.ids import AttemptKey, partition_name
@@ -104,37 +105,27 @@ class InputFetcher:
     async def read(self) -> InputRows:
         """All rows of all inputs. Raises LostInputs, PartitionUnreachable."""
         inputs = InputRows()
-        gates = [list(self._calls(gate)) for gate in self._run.deployment.inputs]
-        calls = [call for of_gate in gates for call in of_gate]
-        answers: list[list[FoundPartition]] = []
-        for number, call in enumerate(calls):
-            found = await self._fetch(call)
-            lost = [partition.lost for partition in found if partition.lost]
-            if lost:
-                names = _lost_names(call, found)
-                names += await self._survey(calls[number + 1 :])
-                raise LostInputs(PartitionLost(names[0], lost[0]), names)
-            answers.append(found)
-        answered = iter(answers)
-        for of_gate in gates:
-            self._take(inputs, [(call, next(answered)) for call in of_gate])
+        gates = iter(self._run.deployment.inputs)
+        for gate in gates:
+            calls = self._calls(gate)
+            placed: dict[int, Rows] = {}
+            for call in calls:
+                found = await self._fetch(call)
+                lost = [partition.lost for partition in found if partition.lost]
+                if lost:
+                    others = chain(calls, chain.from_iterable(map(self._calls, gates)))
+                    names = [*_lost_names(call, found), *await self._survey(others)]
+                    raise LostInputs(PartitionLost(names[0], lost[0]), names)
+                inputs.by_input.setdefault(call.input, Rows())
+                inputs.partitions += len(found)
+                for place, partition in zip(call.held.places, found, strict=True):
+                    if partition.rows.ids:
+                        placed[place] = partition.rows
+            # In the order of the producers, whoever holds their partitions.
+            for place in sorted(placed):
+                inputs.by_input[gate.input].extend(placed[place])
+                inputs.rows += len(placed[place])
         return inputs
-
-    def _take(
-        self, inputs: InputRows, answers: Sequence[tuple[_Call, list[FoundPartition]]]
-    ) -> None:
-        """The rows of one edge, in the order of its producers, whoever holds their partitions."""
-        placed: dict[int, Rows] = {}
-        for call, found in answers:
-            inputs.by_input.setdefault(call.input, Rows())
-            inputs.partitions += len(found)
-            for place, partition in zip(call.held.places, found, strict=True):
-                if partition.rows.ids:
-                    placed[place] = partition.rows
-        for place in sorted(placed):
-            rows = placed[place]
-            inputs.by_input[answers[0][0].input].extend(rows)
-            inputs.rows += len(rows)
 
     def _calls(self, gate: InputGate) -> Iterator[_Call]:
         """One for each holder, in the order in which the holders are listed."""
@@ -194,7 +185,7 @@ class InputFetcher:
             raise ConnectionLost(f"nobody listens at {address}")
         return listener[0], listener[1]
 
-    async def _survey(self, calls: Sequence[_Call]) -> list[str]:
+    async def _survey(self, calls: Iterable[_Call]) -> list[str]:
         """Names of lost partitions among those that were not asked for; silence says nothing."""
         lost: list[str] = []
         try:

@@ -151,7 +151,8 @@ class _TaskRunner:
         self._process = socket.process
         self._disk = ProcessDisk(world, socket.process)
         self._attempt: _Attempt | None = None
-        self._job: tuple[str, bytes, ModelledJob] | None = None
+        #: The last job, by the path of its graph.
+        self._job: tuple[str, ModelledJob] | None = None
 
     async def serve(self) -> int:
         """Returns the exit code of the process."""
@@ -159,25 +160,35 @@ class _TaskRunner:
         self._socket.on_interrupt = lambda: None
         self._process.on_end(self._on_end)
         self._send(TaskEvent(ready=TaskProcessReady()))
-        while (message := await self._socket.receive()) is not None:
-            command = TaskCommand.FromString(message)
-            kind = command.WhichOneof("kind")
-            attempt = self._attempt
-            if kind == "run":
-                key = AttemptKey.from_proto(command.run.deployment.attempt)
-                self._attempt = started = _Attempt(key, command.run)
-                started.task = self._process.spawn(self._run(started))
-            elif kind == "split" and attempt is not None and attempt.split is not None:
-                has_split = command.split.HasField("split")
-                if not attempt.split.done():
-                    attempt.split.set_result(command.split.split if has_split else None)
-            elif kind == "cancel" and attempt is not None and attempt.task is not None:
-                if AttemptKey.from_proto(command.cancel.attempt) == attempt.key:
-                    attempt.cancelled = True
-                    attempt.task.cancel()
-            elif kind == "shutdown":
-                return 0
+        while self._obey(await self._socket.receive()):
+            pass
         return 0
+
+    def _obey(self, message: bytes | None) -> bool:
+        """Do what a command says; whether to go on. Nothing of it is kept by who waits for the
+        next one: it may name thousands of inputs."""
+        if message is None:
+            return False
+        command = TaskCommand.FromString(message)
+        kind = command.WhichOneof("kind")
+        attempt = self._attempt
+        if kind == "run":
+            key = AttemptKey.from_proto(command.run.deployment.attempt)
+            self._attempt = started = _Attempt(key, command.run)
+            started.task = self._process.spawn(self._run(started))
+        elif kind == "split" and attempt is not None and attempt.split is not None:
+            has_split = command.split.HasField("split")
+            if not attempt.split.done():
+                attempt.split.set_result(command.split.split if has_split else None)
+        elif (
+            kind == "cancel"
+            and attempt is not None
+            and attempt.task is not None
+            and AttemptKey.from_proto(command.cancel.attempt) == attempt.key
+        ):
+            attempt.cancelled = True
+            attempt.task.cancel()
+        return kind != "shutdown"
 
     def _send(self, event: TaskEvent) -> None:
         self._socket.send(event.SerializeToString())
@@ -229,8 +240,8 @@ class _TaskRunner:
         path = attempt.run.job_graph_path
         if self._job is None or self._job[0] != path:
             data = await self._disk.read(path)
-            self._job = (path, data, self._world.task_model.job(data, path))
-        return self._job[2].vertex(attempt.key.vertex_id)
+            self._job = (path, self._world.task_model.job(data, path))
+        return self._job[1].vertex(attempt.key.vertex_id)
 
     async def _execute(self, attempt: _Attempt, vertex: JobVertex) -> FinishedExecution:
         assert self._job is not None
@@ -241,7 +252,7 @@ class _TaskRunner:
         inputs = await fetcher.read()
         splits = await self._splits(attempt, vertex)
         modelled = ModelledVertex(
-            vertex, self._job[2].places[key.vertex_id], model.others.get(key.job_id, model.default)
+            vertex, self._job[1].places[key.vertex_id], model.others.get(key.job_id, model.default)
         )
         outcome: TaskOutcome = modelled.outcome(key, inputs.by_input, splits)
         settings = model.settings

@@ -352,10 +352,14 @@ class ProcessNetwork:
     def __init__(self, network: SimulatedNetwork, node: Node) -> None:
         self._network = network
         self._node = node
-        process = node.process
-        self._random: random.Random = network.world.random(
-            f"channels/{process.name}/{process.life}"
-        )
+        self._random: random.Random | None = None
+
+    def _source(self) -> random.Random:
+        """Chance for what channels do; made when it is first needed, which it seldom is."""
+        if self._random is None:
+            process = self._node.process
+            self._random = self._network.world.random(f"channels/{process.name}/{process.life}")
+        return self._random
 
     def channel(
         self, address: str, *, in_clear: bool = False, idle_pings: bool = True
@@ -363,7 +367,7 @@ class ProcessNetwork:
         """See `Network.channel`. MODEL: nothing is encrypted, and nobody pings."""
         del in_clear, idle_pings
         host, port = split_address(address)
-        return SimulatedChannel(self._network, self._node, host, port, self._random)
+        return SimulatedChannel(self._network, self._node, host, port, self._source)
 
     def server(
         self, bind_address: str, *, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()

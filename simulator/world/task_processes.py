@@ -129,7 +129,8 @@ class ModelledTaskProcess:
         self._pid = pid
         self._socket = ModelledTaskSocket(process, worker)
         self._status: ExitStatus | None = None
-        self._ended = asyncio.Event()
+        #: Made for who waits for the end: next to nobody does.
+        self._ended: asyncio.Event | None = None
         process.on_end(self._on_end)
         process.spawn(self._run(entry, argv))
 
@@ -165,7 +166,9 @@ class ModelledTaskProcess:
 
     async def wait(self) -> ExitStatus:
         """See `TaskProcess.wait`."""
-        await self._ended.wait()
+        if self.process.alive:
+            self._ended = self._ended or asyncio.Event()
+            await self._ended.wait()
         return self._status or ExitStatus(None, None)
 
     def _interrupted(self) -> None:
@@ -192,7 +195,8 @@ class ModelledTaskProcess:
         if self._status is None:
             self._status = ExitStatus(None, signal.SIGKILL)
         self._socket.to_worker.close()
-        self._ended.set()
+        if self._ended is not None:
+            self._ended.set()
 
 
 class ModelledTaskProcessPool:
@@ -208,6 +212,7 @@ class ModelledTaskProcessPool:
         self._idle: deque[ModelledTaskProcess] = deque()
         self._processes: dict[int, ModelledTaskProcess] = {}
         self._closed = False
+        parent.on_end(self._end_all)
         self._add_spares()
 
     async def acquire(self) -> TaskProcess:
@@ -256,8 +261,12 @@ class ModelledTaskProcessPool:
         )
         self._processes[pid] = process
         child.on_end(lambda: self._forget(pid))
-        self._parent.on_end(child.end)
         return process
+
+    def _end_all(self) -> None:
+        """With their TaskManager, the oldest first."""
+        for process in list(self._processes.values()):
+            process.process.end()
 
     def _forget(self, pid: int) -> None:
         self._processes.pop(pid, None)

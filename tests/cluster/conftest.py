@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest_asyncio
 
 from holdover.cli.local_cluster import LocalCluster
-from tests.cluster.running_cluster import RunningCluster
+from tests.cluster.running_cluster import WAIT_TIMEOUT_S, RunningCluster
 
 StartCluster = Callable[..., Awaitable[RunningCluster]]
 
@@ -44,7 +44,7 @@ async def start_cluster(tmp_path: Path) -> AsyncIterator[StartCluster]:
             )
             stack.push_async_callback(cluster.stop)
             if start:
-                await cluster.start()
+                await cluster.start(WAIT_TIMEOUT_S)
             client = await stack.enter_async_context(cluster.client())
             running.append(RunningCluster(cluster, client, tmp_path))
             return running[-1]

@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import cloudpickle
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdover.api import DataSet, Job, Rows
 from holdover.task_context import current
-from holdover.v1.job_pb2 import JobGraph
+from holdover.v1.job_pb2 import DETERMINISM_DETERMINATE, JobGraph, Operator, PythonFunction
 
 #: A task that waits longer than this at a gate fails: no test hangs.
-GATE_TIMEOUT_S = 60.0
+GATE_TIMEOUT_S = 900.0
 GATE_POLL_S = 0.01
 ROWS_PER_SUBTASK = 100
 KEYS = 37
@@ -137,6 +138,26 @@ class Gates:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"gate {stage}-{subtask} was not opened")
             time.sleep(GATE_POLL_S)
+
+
+def hold_sinks_back(graph: JobGraph, gates: Gates, stage: str) -> None:
+    """Make the tasks of any job that write its output wait at a gate when they have some."""
+    held = cloudpickle.dumps(partial(_held, gates, stage))
+    for vertex in graph.vertices:
+        operators = list(vertex.operators)
+        if operators[-1].HasField("sink"):
+            gate = Operator(
+                name="gate",
+                determinism=DETERMINISM_DETERMINATE,
+                function=PythonFunction(pickled=held, takes_iterator=True),
+            )
+            del vertex.operators[:]
+            vertex.operators.extend([*operators[:-1], gate, operators[-1]])
+
+
+def _held(gates: Gates, stage: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    gates.wait(stage, current().subtask)
+    yield from batches
 
 
 @dataclass(frozen=True)

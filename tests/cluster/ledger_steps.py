@@ -13,29 +13,49 @@ from tests.cluster.running_cluster import HeldPartition, RunningCluster, wait_un
 async def until_held_back(
     running: RunningCluster, job: LedgerJob, held: str = "M", *done: str
 ) -> LedgerJob:
-    """Submit the job, and wait until all of the first stages is finished and the next one waits."""
+    """Submit the job, and wait until all of the first stages is finished and the next one waits:
+    all of its tasks, so that none of them begins at a moment that somebody else chooses. There must
+    be a slot for each.
+    """
+    done = done or ("S",)
     job.gates.close(held)
     await running.submit(job)
-    await wait_until(lambda: job.ledger.starts(held), f"a task of {held} runs")
-    for stage in done or ("S",):
+    await wait_until(
+        lambda: 0 < len(job.ledger.starts(done[0])) == len(job.ledger.starts(held)),
+        f"all of {held} runs",
+    )
+    for stage in done:
         assert job.ledger.ends(stage) == job.ledger.starts(stage)
     return job
 
 
 async def loss_noticed(running: RunningCluster, job: LedgerJob, *stages: str) -> None:
     """Wait until every TaskManager knows that its JobManager is gone, and no task of these stages
-    lives any more.
+    lives any more. All of those that were deployed must have begun before.
     """
     for name in running.taskmanager_names():
         await wait_until(
             lambda name=name: running.logged(name, "JobManager lost"),  # type: ignore[misc]
             f"{name} notices the loss",
         )
+    await tasks_ended(job, *stages)
+
+
+async def tasks_ended(job: LedgerJob, *stages: str, before_epoch: int | None = None) -> None:
+    """Wait until no task of these stages lives, or none that an earlier leader has deployed: only
+    then is a gate that opens for those who come after them.
+    """
     for stage in stages:
         await wait_until(
-            lambda stage=stage: not task_pids(job, stage),  # type: ignore[misc]
+            lambda stage=stage: not task_pids(job, stage, before_epoch),  # type: ignore[misc]
             f"the tasks of {stage} are ended",
         )
+
+
+def begun(job: LedgerJob, stage: str, epoch: int) -> set[int]:
+    """Subtasks of the stage that have begun under the leader of that epoch."""
+    lines = [line for line in job.ledger.lines() if line.what == "start" and line.stage == stage]
+    return {line.subtask for line in lines if line.epoch == epoch}
 
 
 def once(job: LedgerJob, stage: str, n: int) -> None:
@@ -70,12 +90,27 @@ def vertex_of(job: LedgerJob, stage: str) -> str:
     return next(line.vertex_id for line in job.ledger.lines() if line.stage == stage)
 
 
-def task_pids(job: LedgerJob, stage: str) -> list[int]:
-    """Living processes that have begun a task of the stage and not ended it."""
+def task_pids(job: LedgerJob, stage: str, before_epoch: int | None = None) -> list[int]:
+    """Living processes that have begun a task of the stage and not ended it; only tasks of leaders
+    before that epoch, if one is given."""
     lines = [line for line in job.ledger.lines() if line.stage == stage]
     ended = {(line.task, line.attempt, line.epoch) for line in lines if line.what == "end"}
-    pids = {line.pid for line in lines if (line.task, line.attempt, line.epoch) not in ended}
-    return sorted(pid for pid in pids if Path(f"/proc/{pid}").exists())
+    pids = {
+        line.pid
+        for line in lines
+        if (line.task, line.attempt, line.epoch) not in ended
+        and (before_epoch is None or line.epoch < before_epoch)
+    }
+    return sorted(pid for pid in pids if is_alive(pid))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def told(report: RecoveryReport, job: LedgerJob, stage: str) -> VertexRecovery:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +18,19 @@ from holdover.v1.jobmanager_pb2 import JobStatus, RecoveryReport
 from shuffle.partition_name import INDEX_SUFFIX, PartitionIdentity, parse_partition_name
 from tests.cluster.ledger_jobs import LedgerJob
 
-JOB_TIMEOUT_S = 60.0
-WAIT_TIMEOUT_S = 20.0
+# Bounds against hanging, on machines far slower than ours: no statement about speed.
+JOB_TIMEOUT_S = 240.0
+WAIT_TIMEOUT_S = 120.0
 POLL_S = 0.02
+#: Options for tests that demand that nothing runs again: nobody is late, on however busy a machine.
+UNHURRIED = {
+    "execution.batch.job-recovery.previous-worker.recovery.timeout": "4 min",
+    "execution.batch.job-recovery.adoption-timeout": "4 min",
+}
+#: The same, for processes that get no options.
+UNHURRIED_ENVIRONMENT = {
+    "HOLDOVER_" + re.sub(r"\W", "_", key).upper(): value for key, value in UNHURRIED.items()
+}
 
 
 async def wait_until(
@@ -38,6 +50,12 @@ async def wait_until(
             seen = error
         assert time.monotonic() < deadline_s, f"not after {timeout_s:g} s: {what}; seen: {seen!r}"
         await asyncio.sleep(POLL_S)
+
+
+def files_below(directory: Path) -> list[Path]:
+    """Sorted; while others delete there, which makes `Path.rglob` raise in some Pythons."""
+    found = os.walk(directory)
+    return sorted(Path(place) / name for place, _, names in found for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +139,19 @@ class RunningCluster:
         """The job's published partitions on disk, of one worker or of all."""
         found = []
         for name in [worker] if worker else self.worker_names():
-            shuffle = next((self.cluster.directory / "tmp" / name).glob("**/shuffle"), None)
-            if shuffle is None:
-                continue
-            for index in sorted((shuffle / job_id).glob(f"*{INDEX_SUFFIX}")):
-                stem = index.name.removesuffix(INDEX_SUFFIX)
-                identity = parse_partition_name(f"{job_id}/{stem}")
-                found.append(HeldPartition(name, identity, index.with_name(stem)))
+            for file in files_below(self.cluster.directory / "tmp" / name):
+                shuffle, job, index = file.parts[-3:]
+                if (shuffle, job) == ("shuffle", job_id) and index.endswith(INDEX_SUFFIX):
+                    stem = index.removesuffix(INDEX_SUFFIX)
+                    identity = parse_partition_name(f"{job_id}/{stem}")
+                    found.append(HeldPartition(name, identity, file.with_name(stem)))
         return found
 
     def files_of(self, job_id: str) -> list[str]:
         """Every file of the job on the disks of the workers."""
         root = self.cluster.directory / "tmp"
-        return sorted(
-            str(path.relative_to(root))
-            for path in root.rglob("*")
-            if path.is_file() and job_id in str(path.relative_to(root))
-        )
+        names = [str(path.relative_to(root)) for path in files_below(root)]
+        return [name for name in names if job_id in name]
 
     def taskmanager_names(self) -> list[str]:
         """All that were ever started."""

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,12 +15,10 @@ from typer.testing import CliRunner
 
 from holdover.cli.local_cluster import LocalCluster
 from holdover.cli.main import app
-from tests.cluster.running_cluster import RunningCluster
+from tests.cluster.running_cluster import RunningCluster, wait_until
 
 REFUSED, USAGE, JOB_ENDED, UNREACHABLE = 1, 2, 3, 4
-PROCESS_TIMEOUT_S = 20.0
-#: A job that cannot run must say so at once, not after restarts.
-AT_ONCE_S = 10.0
+PROCESS_TIMEOUT_S = 120.0
 
 JOBS = """
 import threading
@@ -100,6 +97,13 @@ async def refused_job(
     return told
 
 
+async def nothing_was_restarted(running: RunningCluster) -> None:
+    """A job that cannot run says so at once, not after restarts; so have all that have ended."""
+    jobs = await running.client.list_jobs()
+    assert jobs
+    assert {job.restarts for job in jobs} == {0}
+
+
 async def test_an_unknown_option_is_refused_with_the_nearest_name(running: RunningCluster) -> None:
     """As an option of the client, and of a job."""
     told = await refused(running, REFUSED, "list", "-D", "client.timeuot=1 s")
@@ -138,10 +142,9 @@ async def test_a_damaged_parquet_file_fails_the_job_at_once(running: RunningClus
     """It begins and ends like one; what is between is found by the task, and no restart helps."""
     file = running.directory / "damaged.parquet"
     file.write_bytes(b"PAR1" + b"\x01" * 100 + b"PAR1")
-    started_s = time.monotonic()
     told = await refused_job(running, JOB_ENDED, "parquet", str(file))
     assert str(file) in told
-    assert time.monotonic() - started_s < AT_ONCE_S
+    await nothing_was_restarted(running)
 
 
 async def test_a_query_that_does_not_parse_is_refused(running: RunningCluster) -> None:
@@ -155,20 +158,18 @@ async def test_a_query_for_an_unknown_column_fails_the_job_at_once_with_candidat
     running: RunningCluster,
 ) -> None:
     """Columns are known when a task runs; no restart could help."""
-    started_s = time.monotonic()
     told = await refused_job(running, JOB_ENDED, "query", "select valeu from input")
     assert '"valeu"' in told
     assert '"value"' in told.partition("andidate")[2]
-    assert time.monotonic() - started_s < AT_ONCE_S
+    await nothing_was_restarted(running)
 
 
 async def test_a_key_column_that_is_missing_fails_the_job_at_once(running: RunningCluster) -> None:
     """With the columns that there are."""
-    started_s = time.monotonic()
     told = await refused_job(running, JOB_ENDED, "key")
     assert "valeu" in told
     assert "value" in told.replace("valeu", "")
-    assert time.monotonic() - started_s < AT_ONCE_S
+    await nothing_was_restarted(running)
 
 
 async def test_a_function_that_cannot_be_pickled_is_refused_by_name(
@@ -195,9 +196,9 @@ async def test_an_output_directory_that_is_not_empty_is_refused(running: Running
 async def test_nothing_of_a_refused_job_is_known_or_stored(running: RunningCluster) -> None:
     """Runs after the others: only jobs that failed when they ran are listed."""
     states = {job.state for job in await running.client.list_jobs()}
-    stored = running.cluster.storage_directory.glob("*/jobs/*")
-    assert list(stored) == []
     assert len(states) <= 1
+    storage = running.cluster.storage_directory
+    await wait_until(lambda: not list(storage.glob("*/jobs/*")), "nothing is stored")
 
 
 async def test_a_jobmanager_where_nobody_listens_is_named() -> None:
@@ -205,7 +206,7 @@ async def test_a_jobmanager_where_nobody_listens_is_named() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
-        arguments = ["list", "--address", address, "-D", "client.timeout=300 ms"]
+        arguments = ["list", "--address", address, "-D", "client.timeout=3 s"]
         result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
     assert result.exit_code == UNREACHABLE
     assert f"no JobManager answers at {address}: connection refused" in result.stderr

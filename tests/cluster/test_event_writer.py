@@ -19,7 +19,7 @@ from tests.cluster.event_writer import State, read_state
 
 KILLS = 200
 SEED = 20_240
-ANSWER_TIMEOUT_S = 20.0
+ANSWER_TIMEOUT_S = 120.0
 
 
 class Writers:

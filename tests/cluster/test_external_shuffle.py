@@ -25,12 +25,18 @@ from tests.cluster.ledger_steps import (
     told,
     until_held_back,
 )
-from tests.cluster.running_cluster import RunningCluster, wait_until
+from tests.cluster.running_cluster import (
+    JOB_TIMEOUT_S,
+    WAIT_TIMEOUT_S,
+    RunningCluster,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
 
 N = 6
 SERVICES = {"ss-0", "ss-1"}
+WAIT = "execution.batch.job-recovery.previous-worker.recovery.timeout"
 RESTART = "execution.batch.job-recovery.taskmanager-restart.timeout"
 FULL = {"shuffle.service.max-bytes": "100 b"}
 
@@ -39,7 +45,7 @@ async def held_at_services(
     start_cluster: StartCluster, *gated: str, options: Mapping[str, str] | None = None
 ) -> tuple[RunningCluster, LedgerJob]:
     """All of the first stage is finished, and is at two services; the second one waits."""
-    running = await start_cluster(shuffle_services=2, options=options or {})
+    running = await start_cluster(shuffle_services=2, options={WAIT: "4 min", **(options or {})})
     job = chain(running.directory, N)
     job.gates.close(*gated)
     await until_held_back(running, job)
@@ -96,7 +102,7 @@ async def test_services_that_are_killed_and_started_again_bring_back_what_they_h
     start_cluster: StartCluster, with_leader: bool
 ) -> None:
     """P36: at other addresses; who had begun to read there begins anew."""
-    running, job = await held_at_services(start_cluster, options={RESTART: "30 s"})
+    running, job = await held_at_services(start_cluster, options={RESTART: "4 min"})
     held = running.held(job.job_id)
     if with_leader:
         await running.cluster.kill_jobmanager()
@@ -139,7 +145,7 @@ async def test_a_service_is_drained_while_a_job_runs(start_cluster: StartCluster
         lambda: held_subtasks(running, job, "S", "ss-1") == set(range(N)), "all of S is at ss-1"
     )
     job.gates.open("M")
-    status = await running.cluster.wait_for_end("ss-0", 30)
+    status = await running.cluster.wait_for_end("ss-0", WAIT_TIMEOUT_S)
     assert status is not None
     assert status.code == 0
     assert not job.ledger.ends("K"), "the job still runs"
@@ -178,7 +184,7 @@ async def one_full_service(
     for index in range(3):
         running.cluster.start_taskmanager(index)
     running.cluster.start_shuffle_service(0, FULL)
-    await running.cluster.wait_until_ready(3, shuffle_services=1)
+    await running.cluster.wait_until_ready(3, WAIT_TIMEOUT_S, shuffle_services=1)
     return running
 
 
@@ -188,7 +194,7 @@ async def test_a_job_whose_output_no_service_takes_says_why_and_goes_on_when_one
     running = await one_full_service(start_cluster)
     job = chain(running.directory, N)
     await running.submit(job)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while "max-bytes" not in (await running.client.describe(job.job_id)).status.waiting:
             await asyncio.sleep(0.05)
     running.cluster.start_shuffle_service(1)
@@ -203,7 +209,7 @@ async def test_a_job_whose_output_no_service_takes_fails_in_time_with_the_reason
     running = await one_full_service(start_cluster, {"slot.request.timeout": "2 s"})
     job = chain(running.directory, N)
     await running.submit(job)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(JOB_TIMEOUT_S):
         with pytest.raises(JobEnded, match=r"slot\.request\.timeout has passed.*max-bytes"):
             await running.client.wait(job.job_id)
     status = (await running.client.describe(job.job_id)).status
@@ -216,8 +222,8 @@ async def test_tasks_that_write_to_a_service_that_hangs_run_again_with_another_o
 ) -> None:
     """It is frozen before they begin to write. Nobody tells them: they would wait for ever."""
     options = {
-        "heartbeat.interval": "400 ms",
-        "heartbeat.timeout": "4 s",
+        "heartbeat.interval": "1 s",
+        "heartbeat.timeout": "8 s",
         "task.cancellation.timeout": "1 s",
     }
     running = await start_cluster(shuffle_services=2, options=options)

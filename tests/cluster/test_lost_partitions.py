@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shuffle.partition_name import DATA_SUFFIX
+from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX
 from tests.cluster.conftest import StartCluster
 from tests.cluster.ledger_jobs import chain
+from tests.cluster.ledger_steps import loss_noticed
 from tests.cluster.running_cluster import HeldPartition, RunningCluster, wait_until
 
 pytestmark = pytest.mark.slow
@@ -25,11 +26,11 @@ async def test_a_deleted_and_a_truncated_file_cost_their_producers_and_one_retry
     await running.submit(job)
     job.gates.open("S", 0, 1, 2)
     await wait_until(lambda: len(running.held(job.job_id)) == 3, "three partitions are published")
-    # Who is quick reads more splits, and who is slow may read none.
+    # Who is quick reads more splits, and who is slow may read none: only one has rows for certain.
     deleted, _, truncated = sorted(
         running.held(job.job_id), key=lambda held: data_path(held).stat().st_size
     )
-    data_path(deleted).unlink()
+    delete(deleted)
     os.truncate(data_path(truncated), data_path(truncated).stat().st_size // 2)
     job.gates.open("S")
     await wait_until(lambda: job.ledger.starts("K"), "M is finished")
@@ -45,15 +46,21 @@ async def test_a_deleted_and_a_truncated_file_cost_their_producers_and_one_retry
 async def test_a_file_that_is_lost_after_a_recovery_costs_its_producer(
     start_cluster: StartCluster,
 ) -> None:
-    """The TaskManager offers it in good faith, by its index; the reader finds out."""
+    """The TaskManager offers it in good faith; the reader finds out."""
     running = await start_cluster()
     job = chain(running.directory, 3)
     job.gates.close("S")
     await running.submit(job)
     job.gates.open("S", 0, 1)
-    await wait_until(lambda: len(running.held(job.job_id)) == 2, "two partitions are published")
-    await running.restart_jobmanager()
-    data_path(partition(running, job.job_id, 1)).unlink()
+    await wait_until(
+        lambda: len(running.held(job.job_id)) == 2 and len(job.ledger.starts("S")) == 3,
+        "two partitions are published, and S-2 waits",
+    )
+    await running.durable(job, finished=2)
+    await running.cluster.kill_jobmanager()
+    await loss_noticed(running, job, "S")
+    delete(partition(running, job.job_id, 1))
+    running.cluster.start_jobmanager()
     job.gates.open("S")
     await running.finished(job)
 
@@ -70,6 +77,12 @@ async def attempts_made(running: RunningCluster, job_id: str) -> dict[tuple[str,
 def partition(running: RunningCluster, job_id: str, subtask: int) -> HeldPartition:
     """The published partition of that subtask."""
     return next(held for held in running.held(job_id) if held.identity.subtask == subtask)
+
+
+def delete(held: HeldPartition) -> None:
+    """Its rows, and its index, too: nobody misses the file of no rows."""
+    held.base.with_name(held.base.name + INDEX_SUFFIX).unlink()
+    data_path(held).unlink()
 
 
 def data_path(held: HeldPartition) -> Path:

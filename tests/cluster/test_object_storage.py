@@ -15,7 +15,7 @@ import pytest_asyncio
 from holdover.cli.local_cluster import JOBMANAGER
 from tests.cluster.conftest import StartCluster
 from tests.cluster.ledger_jobs import LedgerJob, chain
-from tests.cluster.running_cluster import RunningCluster, wait_until
+from tests.cluster.running_cluster import UNHURRIED, WAIT_TIMEOUT_S, RunningCluster, wait_until
 from tests.doubles.s3_server import (
     ACCESS_KEY,
     SECRET_KEY,
@@ -30,13 +30,14 @@ from tests.doubles.s3_server import (
 N = 3
 BUCKET = "holdover"
 STORAGE = f"s3://{BUCKET}/clusters/one"
-LEASE_S = 3.0
+#: So long that no leader loses its lease because the machine is busy.
+LEASE_S = 8.0
 OPTIONS = {
     "high-availability.storageDir": STORAGE,
     "high-availability.lease-duration": f"{LEASE_S:g} s",
     "job-event.store.write-buffer.flush-interval": "100 ms",
+    **UNHURRIED,
 }
-FAILOVER_TIMEOUT_S = 30.0
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +57,7 @@ class Store:
         url = f"http://127.0.0.1:{self.port}/{BUCKET}?list-type=2"
         headers = {"Authorization": "AWS4-HMAC-SHA256 Credential=t/20260101/us-east-1/s3/x"}
         request = urllib.request.Request(url, headers=headers)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=WAIT_TIMEOUT_S) as answer:
             text: str = answer.read().decode()
         return [part.split("</Key>")[0] for part in text.split("<Key>")[1:]]
 
@@ -101,13 +102,13 @@ async def test_a_job_goes_on_after_its_jobmanager_was_killed(
     assert await store.keys(f"jobs/{job.job_id}/events/")
     store.proxy.faults = [Fault(503, count=10, matching=lambda target: "/jobs/" in target)]
     await running.restart_jobmanager()
-    await running.taskmanagers(2, FAILOVER_TIMEOUT_S)
+    await running.taskmanagers(2)
     job.gates.open("M")
     await running.finished(job)
     assert job.ledger.starts("S") == {("S", i): 1 for i in range(N)}
     assert store.proxy.faults[0].count == 0
     assert await store.keys(f"archive/{job.job_id}.pb")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while await store.keys(f"jobs/{job.job_id}"):
             await asyncio.sleep(0.1)
     check_nothing_is_local_or_secret(running)
@@ -126,7 +127,7 @@ async def test_a_job_outlives_a_store_that_fails_for_a_while(
     outage = Fault(500, count=1_000_000, code="InternalError", matching=lambda t: "/events/" in t)
     store.proxy.faults = [outage]
     job.gates.open("M")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while not (reason := (await running.client.describe(job.job_id)).status.recovery.reason):
             await asyncio.sleep(0.05)
     print(reason)
@@ -142,7 +143,7 @@ async def test_a_jobmanager_whose_bucket_is_missing_ends_and_names_it(store: Sto
         *("-D", "high-availability.storageDir=s3://missing/prefix"),
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(FAILOVER_TIMEOUT_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         told = (await process.communicate())[1].decode().splitlines()[-1]
     assert process.returncode == 1
     assert "s3://missing/prefix/default/leader" in told
@@ -163,11 +164,7 @@ async def test_a_paused_leader_is_succeeded_and_adds_nothing_when_it_wakes(
     job = await before_m(running)
     running.cluster.send_signal(JOBMANAGER, signal.SIGSTOP)
     try:
-        await wait_until(
-            lambda: running.logged(standby, "jobmanager leads"),
-            "the standby leads",
-            FAILOVER_TIMEOUT_S,
-        )
+        await wait_until(lambda: running.logged(standby, "jobmanager leads"), "the standby leads")
         before = {*await store.keys("/events/0000000000000001-")}
     finally:
         running.cluster.send_signal(JOBMANAGER, signal.SIGCONT)

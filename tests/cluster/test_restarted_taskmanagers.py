@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.conftest import StartCluster
 from tests.cluster.ledger_jobs import chain
 from tests.cluster.ledger_steps import held_by_stage, held_subtasks, once, rerun, until_held_back
-from tests.cluster.running_cluster import HeldPartition, RunningCluster, wait_until
+from tests.cluster.running_cluster import UNHURRIED, HeldPartition, RunningCluster, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ async def test_the_whole_cluster_is_killed_and_no_finished_work_runs_again(
 ) -> None:
     """P40: not one finished subtask, although no process is left that knew of it; and after the
     job's end nothing is left on any disk (P35)."""
-    running = await start_cluster(taskmanagers=TASKMANAGERS)
+    running = await start_cluster(taskmanagers=TASKMANAGERS, options=UNHURRIED)
     job = await until_held_back(running, chain(running.directory, 6))
     await running.durable(job)
     held = running.held(job.job_id)
@@ -62,7 +62,7 @@ async def test_a_damaged_partition_is_found_at_the_start_and_only_its_producer_r
     start_cluster: StartCluster,
 ) -> None:
     """P38: an index with a flipped byte and an emptied data file, while all processes are down."""
-    running = await start_cluster(taskmanagers=TASKMANAGERS)
+    running = await start_cluster(taskmanagers=TASKMANAGERS, options=UNHURRIED)
     job = await until_held_back(running, chain(running.directory, 6))
     await running.durable(job)
     # Who is quick reads more splits, and who is slow may read none.
@@ -85,7 +85,7 @@ async def test_a_taskmanager_is_restarted_while_the_jobmanager_lives(
     start_cluster: StartCluster, signal_number: int
 ) -> None:
     """What it had finished and nobody has begun anew is taken up again, at its new address."""
-    running = await start_cluster(taskmanagers=TASKMANAGERS)
+    running = await start_cluster(taskmanagers=TASKMANAGERS, options=UNHURRIED)
     job = await until_held_back(running, chain(running.directory, 6))
     await running.durable(job)
     job.gates.close("S")

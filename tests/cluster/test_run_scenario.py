@@ -17,26 +17,29 @@ from simulator.scenario import Scenario
 from simulator.scenario_file import load_scenario
 from simulator.simulate import run_scenario
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 400.0
 
 CRASH = """
 cluster: {taskmanagers: 2, slots: 2, leader: file, jobmanager_restart: 500 ms}
+options:
+  execution.batch.job-recovery.previous-worker.recovery.timeout: 4 min
+  execution.batch.job-recovery.adoption-timeout: 4 min
 jobs:
   - name: job
     stages:
       - {name: map, parallelism: 8, seconds: 500 ms, output_bytes: 64 kb}
-      - {name: reduce, parallelism: 4, seconds: 500 ms}
+      - {name: reduce, parallelism: 4, seconds: 4 s}
 faults:
   - {kind: crash, victims: leader, when: {stage: map, finished: 50 %}}
-duration_max: 30 s
+duration_max: 5 min
 """
 STANDBY = """
 cluster: {taskmanagers: 2, slots: 2, leader: file, jobmanagers: 2, jobmanager_restart: never}
-jobs: [{name: job, stages: [{name: map, parallelism: 4, seconds: 2 s}]}]
+jobs: [{name: job, stages: [{name: map, parallelism: 4, seconds: 5 s}]}]
 faults:
   - {kind: pause, victims: "taskmanager:1", at: 1 s, for: 1 s}
   - {kind: crash, victims: leader, when: {job: RUNNING, after: 500 ms}}
-duration_max: 30 s
+duration_max: 5 min
 """
 EXTERNAL = """
 cluster:
@@ -49,18 +52,19 @@ cluster:
   shuffle_service_restart: 500 ms
 options:
   shuffle.mode: external
-  execution.batch.job-recovery.taskmanager-restart.timeout: 30 s
-  execution.batch.job-recovery.adoption-timeout: 30 s
+  execution.batch.job-recovery.previous-worker.recovery.timeout: 4 min
+  execution.batch.job-recovery.taskmanager-restart.timeout: 4 min
+  execution.batch.job-recovery.adoption-timeout: 4 min
 jobs:
   - name: job
     stages:
       - {name: map, parallelism: 8, seconds: 500 ms, output_bytes: 64 kb}
-      - {name: reduce, parallelism: 4, seconds: 500 ms}
+      - {name: reduce, parallelism: 4, seconds: 4 s}
 faults:
   - {kind: crash, victims: leader, when: {stage: map, finished: 50 %}}
   - {kind: crash, victims: all, when: {stage: map, finished: 50 %}}
   - {kind: crash, victims: "shuffle:holders", when: {stage: map, finished: 100 %}}
-duration_max: 60 s
+duration_max: 5 min
 """
 DRAINED = """
 cluster:
@@ -73,7 +77,8 @@ cluster:
 options:
   shuffle.mode: external
   heartbeat.interval: 500 ms
-  execution.batch.job-recovery.adoption-timeout: 30 s
+  execution.batch.job-recovery.previous-worker.recovery.timeout: 4 min
+  execution.batch.job-recovery.adoption-timeout: 4 min
 jobs:
   - name: job
     stages:
@@ -83,7 +88,7 @@ jobs:
 faults:
   - {kind: drain, victims: "shuffle:1", when: {stage: map, finished: 50 %}}
   - {kind: crash, victims: leader, when: {stage: map, finished: 100 %}}
-duration_max: 60 s
+duration_max: 5 min
 """
 CUT = """
 jobs: [{stages: [{name: map, parallelism: 1}]}]

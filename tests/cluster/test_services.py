@@ -14,9 +14,9 @@ from holdover.v1.jobmanager_pb2 import GetClusterRequest, GetClusterResponse, Li
 from holdover.v1.jobmanager_pb2_grpc import JobManagerStub
 from tests.cluster.conftest import StartCluster
 from tests.cluster.ledger_jobs import chain
-from tests.cluster.running_cluster import RunningCluster, wait_until
+from tests.cluster.running_cluster import JOB_TIMEOUT_S, RunningCluster, wait_until
 
-CALL_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 60.0
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -52,6 +52,7 @@ async def standby(running: RunningCluster) -> tuple[asyncio.subprocess.Process, 
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "jobmanager", "-D", "jobmanager.rpc.port=0"),
             *("-D", f"high-availability.storageDir={storage}"),
+            *("-D", "execution.batch.job-recovery.previous-worker.recovery.timeout=4 min"),
             stderr=output,
         )
     await wait_until(lambda: "jobmanager serves" in log.read_text(), "the standby serves")
@@ -75,7 +76,9 @@ async def test_a_jobmanager_that_waits_names_the_leader_and_takes_over_without_a
     process, address = await standby(running)
     try:
         assert await health(address) == NOT_SERVING
-        seen = await cluster_as_seen_at(address)
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            while not (seen := await cluster_as_seen_at(address)).leader_address:
+                await asyncio.sleep(0.02)  # it has not read the leader's record yet
         assert (seen.is_leader, seen.leader_address) == (False, running.cluster.address)
         async with grpc.aio.insecure_channel(address) as channel:
             try:
@@ -89,11 +92,11 @@ async def test_a_jobmanager_that_waits_names_the_leader_and_takes_over_without_a
         job = chain(running.directory, 4)
         job.gates.close("M")
         await running.submit(job)
-        await wait_until(lambda: sum(job.ledger.ends("S").values()) == 4, "S is done")
+        await wait_until(lambda: len(job.ledger.starts("M")) == 4, "S is done, M waits")
         await running.durable(job)
         await running.cluster.kill_jobmanager()
         job.gates.open("M")
-        async with Client(address) as client, asyncio.timeout(60):
+        async with Client(address) as client, asyncio.timeout(JOB_TIMEOUT_S):
             await client.wait(job.job_id)
         assert job.result() == job.gold
         assert job.ledger.starts("S") == {("S", i): 1 for i in range(4)}

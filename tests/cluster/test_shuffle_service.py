@@ -46,7 +46,7 @@ class ServiceProcess:
         self.address = self._data_address()
 
     def _data_address(self) -> str:
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 120
         while time.monotonic() < deadline_s:
             found = re.search(r"data_address=(\S+)", self.log.read_text())
             if found:
@@ -57,7 +57,7 @@ class ServiceProcess:
     def end(self, number: signal.Signals) -> int:
         """Send it a signal; its exit code."""
         self.process.send_signal(number)
-        return self.process.wait(10)
+        return self.process.wait(120)
 
 
 def test_what_was_published_is_there_after_a_kill_and_what_was_put_is_not(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from holdover.errors import JobAlreadyExists, RequestRefused
 from tests.cluster.conftest import StartCluster
 from tests.cluster.ledger_jobs import chain
+from tests.cluster.ledger_steps import begun
 from tests.cluster.running_cluster import wait_until
 
 N = 2
@@ -38,6 +39,8 @@ async def test_a_submission_that_is_repeated_over_failovers_is_one_job(
 
     await running.restart_jobmanager()
     assert await running.client.submit(graph) == job.job_id
+    # There are slots for all of them when those of the leaders before are over.
+    await wait_until(lambda: len(begun(job, "S", epoch=3)) == N, "the third leader's tasks wait")
     job.gates.open("S")
     await running.finished(job)
     assert [each.job_id for each in await running.client.list_jobs()] == [job.job_id]

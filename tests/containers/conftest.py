@@ -13,6 +13,7 @@ import pytest
 from tests.containers.containers import (
     AVAILABLE,
     BUILD_TIMEOUT_S,
+    LEASE_S,
     SINGLE,
     Containers,
     require_engine,
@@ -64,7 +65,8 @@ def single(images: Containers, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture(scope="module")
 def elected(images: Containers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
     """docker-compose.yml with docker-compose.ha.yml, running with a short lease."""
-    yield from _running("holdover-ha", AVAILABLE, tmp_path_factory, LEASE_DURATION="3 s")
+    lease = f"{LEASE_S:g} s"
+    yield from _running("holdover-ha", AVAILABLE, tmp_path_factory, LEASE_DURATION=lease)
 
 
 def _running(

@@ -36,6 +36,12 @@ SINGLE = ("docker-compose.yml",)
 AVAILABLE = (*SINGLE, "docker-compose.ha.yml")
 JOBMANAGERS = ("jobmanager", "jobmanager-2")
 LEADS, LOST, WAITS = "jobmanager leads", "leadership lost", "another process leads"
+#: How often what is measured is repeated (`make containers-rounds`), on a machine with nothing else
+#: to do. Otherwise the lease is so long that no leader loses it because the machine is busy.
+ROUNDS = int(os.environ.get("CONTAINER_ROUNDS", "0"))
+LEASE_S = 3.0 if ROUNDS else 10.0
+#: For a service to end by itself when it is asked to.
+STOP_TIMEOUT_S = 60
 #: Tasks of each stage of the jobs here.
 N = 3
 

@@ -42,9 +42,9 @@ def misbehave(connection: TaskSocket, command: str, argument: bytes) -> None:
     elif command == "ignore-interrupt":
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         connection.send(b"ignoring")
-        time.sleep(60)
+        time.sleep(600)
     elif command == "start-child":
-        child = subprocess.Popen(["sleep", "60"], close_fds=False)
+        child = subprocess.Popen(["sleep", "600"], close_fds=False)
         connection.send(b"%d" % child.pid)
     elif command == "descriptors":
         connection.send(open_descriptors().encode())
@@ -55,7 +55,7 @@ def misbehave(connection: TaskSocket, command: str, argument: bytes) -> None:
         connection.send(text.encode())
     elif command == "close-socket":
         connection.close()
-        time.sleep(60)
+        time.sleep(600)
     elif command == "print":
         print(argument.decode())
         connection.send(b"printed")
@@ -67,7 +67,7 @@ def wait_for_interrupt(connection: TaskSocket) -> None:
     """Say that the sleep began, and that it was interrupted."""
     try:
         connection.send(b"sleeping")
-        time.sleep(60)
+        time.sleep(600)
     except KeyboardInterrupt:
         connection.send(b"interrupted")
 

@@ -16,8 +16,8 @@ from holdover.runtime.real import real_runtime
 from tests.doubles.certificates import authority, files_in, node
 from tests.doubles.etcd_members import EtcdMembers, require_etcd
 
-WATCHDOG_S = 20.0
-CALL_TIMEOUT_S = 2.0
+WATCHDOG_S = 120.0
+CALL_TIMEOUT_S = 20.0
 
 
 @pytest.fixture(scope="module")

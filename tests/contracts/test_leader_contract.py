@@ -19,7 +19,7 @@ from simulator.world.storage import SimulatedStorage
 from simulator.world.world import World
 
 POLL_INTERVAL_S = 0.02
-WATCHDOG_S = 5.0
+WATCHDOG_S = 60.0
 
 
 @dataclass

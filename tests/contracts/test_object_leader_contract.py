@@ -19,7 +19,8 @@ from tests.contracts.test_leader_contract import (
     test_the_only_candidate_leads_and_is_found,
 )
 
-LEASE_DURATION_S = 3.0
+#: So long that no leader loses its lease because the machine is busy.
+LEASE_DURATION_S = 10.0
 
 pytestmark = pytest.mark.asyncio(loop_factories=["real"])
 

@@ -11,7 +11,6 @@ import pytest
 
 from holdover.coordination.object_leader import ObjectLeaderElection, ObjectLeaderRetrieval
 from holdover.runtime import ObjectStoreFenced, ObjectStoreUnavailable, Runtime
-from holdover.runtime.clock import Clock
 from holdover.runtime.object_bucket import Bucket, RequestPolicy
 from holdover.runtime.object_stores import open_store
 from holdover.runtime.real import SystemClock, SystemRandomness, real_runtime
@@ -25,9 +24,12 @@ from jobmanager.job_store import JobStore
 from tests.doubles.s3_server import ACCESS_KEY, NO_ANSWER, SECRET_KEY, Fault, S3Proxy
 from tests.unit.jobgraph_builders import valid
 
-LEASE_S = 2.0
-WATCHDOG_S = 20.0
-FAST = RequestPolicy(attempts_max=4, attempt_s=0.5, delay_first_s=0.01, delay_max_s=0.05)
+#: So long that no leader loses its lease because the machine is busy.
+LEASE_S = 8.0
+WATCHDOG_S = 120.0
+FAST = RequestPolicy(attempts_max=4, attempt_s=60.0, delay_first_s=0.01, delay_max_s=0.05)
+#: Four attempts that get no answer, and three for a server that is slow to give one.
+IMPATIENT = RequestPolicy(attempts_max=4, attempt_s=2.0, delay_first_s=0.01, delay_max_s=0.05)
 
 
 @pytest.fixture
@@ -35,9 +37,9 @@ def runtime() -> Runtime:
     return real_runtime()
 
 
-def bucket_of(root: str, clock: Clock | None = None) -> Bucket:
+def bucket_of(root: str, policy: RequestPolicy = FAST) -> Bucket:
     url = root.removesuffix("/some/prefix")
-    return Bucket(url, open_store(url), clock or SystemClock(), SystemRandomness(), FAST)
+    return Bucket(url, open_store(url), SystemClock(), SystemRandomness(), policy)
 
 
 # --- Requests
@@ -71,7 +73,7 @@ async def test_repetition_has_a_bound_and_the_error_says_what_to_do(
 
 async def test_a_request_without_an_answer_has_a_time_limit(s3: S3Proxy, s3_root: str) -> None:
     s3.faults = [Fault(NO_ANSWER, count=1)]
-    bucket = bucket_of(s3_root)
+    bucket = bucket_of(s3_root, IMPATIENT)
     await bucket.put("a", b"data")
     s3.faults = [Fault(NO_ANSWER, count=1000)]
     with pytest.raises(ObjectStoreUnavailable, match="no answer in time"):

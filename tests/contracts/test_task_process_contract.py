@@ -28,7 +28,7 @@ from tests.contracts import modelled_echo
 if TYPE_CHECKING:
     from simulator.world.world import World
 
-WATCHDOG_S = 10.0
+WATCHDOG_S = 120.0
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ import pytest
 
 from tests.doubles.ports import free_ports
 
-READY_TIMEOUT_S = 30.0
-ANSWER_TIMEOUT_S = 2.0
-STOP_TIMEOUT_S = 10.0
+READY_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 60.0
 # Twice as fast as etcd's defaults: leases of one second are allowed, and tests are short.
 HEARTBEAT_MS = 50
 ELECTION_MS = 500

@@ -69,7 +69,7 @@ def status(job_id: str, *states: JobState.ValueType, epoch: int = 1) -> JobStatu
     return JobStatus(job_id=job_id, name=job_id, state=states[-1], history=history)
 
 
-async def until(condition: Callable[[], bool], what: str, within_s: float = 10) -> None:
+async def until(condition: Callable[[], bool], what: str, within_s: float = 120) -> None:
     """Wait for something that a double counts; fails with `what` when it does not come."""
     try:
         async with asyncio.timeout(within_s):

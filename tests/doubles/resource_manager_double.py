@@ -148,7 +148,7 @@ class ResourceManagerDouble(ResourceManagerServicer):
         ]
         return [name for name in names if name != "RUNNING"]
 
-    async def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 5) -> None:
+    async def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
         """Wait for something that this JobManager sees; fails with what it saw."""
         try:
             async with asyncio.timeout(timeout_s):

@@ -16,7 +16,7 @@ from typing import Final
 
 from tests.doubles.ports import free_port
 
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 120.0
 ANSWER_TIMEOUT_S: Final = 20.0
 NO_ANSWER: Final = -1
 ACCESS_KEY: Final = "AKIAHOLDOVERTESTKEY0"

@@ -120,7 +120,7 @@ class World:
         for key in keys:
             await self.jm.until_state(key, "FINISHED")
 
-    async def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 5) -> None:
+    async def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
         """Wait for what no message tells: files, above all."""
         try:
             async with asyncio.timeout(timeout_s):

@@ -138,7 +138,7 @@ def singly(steps: Iterable[Step], *made: kinds.FaultModel) -> list[list[Strike]]
     return [[Strike(step.life, step.number, each)] for step in steps for each in made]
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(14_400 if EVERY_STEP else 600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(14_400 if EVERY_STEP else 1_800)]
 
 
 # ------------------------------------------------------------------ leaders

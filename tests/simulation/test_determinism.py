@@ -20,7 +20,7 @@ _EXAMPLES = (
     *("all-taskmanagers", "flaky-tasks", "frozen-leader", "full-disk", "jobmanager-power-loss"),
     *("jobmanager-restart", "lost-while-recovering", "one-way-cut", "rack-and-jobmanager"),
 )
-_TIMEOUT_S = 300.0
+_TIMEOUT_S = 900.0
 
 
 def _digests(hash_seed: str) -> subprocess.Popen[str]:

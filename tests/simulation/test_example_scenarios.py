@@ -21,7 +21,6 @@ LONG = ("thundering-herd",)
         for file in EXAMPLES
     ],
 )
-@pytest.mark.timeout(300)
 def test_an_example_ends_well(file: Path) -> None:
     scenario = load_scenario(str(file))
     record = run_scenario(scenario, scenario.seed)

@@ -39,7 +39,6 @@ def _scenario(name: str) -> Scenario:
     return load_scenario(str(_DIRECTORY / f"{name}.yaml"))
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=_NAMES)
 def test_a_broken_build_is_caught_by_its_invariant(mutation: Mutation) -> None:
     """By that one, whatever others say."""
@@ -47,7 +46,6 @@ def test_a_broken_build_is_caught_by_its_invariant(mutation: Mutation) -> None:
     assert caught(mutation, findings), findings
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(("name", "seed"), _SEEDS)
 def test_the_shipped_build_breaks_nothing_there(name: str, seed: int) -> None:
     """So it is the mutation that is caught."""

@@ -78,7 +78,7 @@ def test_finished_work_is_lost_when_its_subtask_begins_again_after_it_was_seen()
     )
 
 
-@pytest.mark.parametrize(("ended_s", "unheard"), [(9.5, True), (8.5, False)])
+@pytest.mark.parametrize(("ended_s", "unheard"), [(7.5, True), (6.5, False)])
 def test_work_need_not_be_heard_of_when_its_taskmanager_dies_at_once(
     ended_s: float, unheard: bool
 ) -> None:

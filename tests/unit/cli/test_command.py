@@ -69,7 +69,7 @@ async def ask(jobmanager: JobManagerDouble, *arguments: str) -> Result:
 
 
 def test_an_unreachable_cluster_gives_exit_code_4_and_one_sentence() -> None:
-    result = holdover("list", "--address", "127.0.0.1:9", "-D", "client.timeout=300 ms")
+    result = holdover("list", "--address", "127.0.0.1:9", "-D", "client.timeout=3 s")
     assert result.exit_code == 4
     assert result.stdout == ""
     assert "no JobManager answers at 127.0.0.1:9: connection refused" in result.stderr
@@ -134,7 +134,7 @@ async def test_a_watch_goes_on_after_the_jobmanager_died_and_says_so(
     await jobmanager.die()
     await jobs.put(status("j", CREATED, RUNNING, JobState.JOB_STATE_RECONCILING, FINISHED))
     async with JobManagerDouble(real_runtime(), jobs, epoch=2, port=jobmanager.port):
-        result = await asyncio.wait_for(watch, 20)
+        result = await asyncio.wait_for(watch, 60)
     assert result.exit_code == 0
     states = [line.split()[-1] for line in result.stdout.splitlines()]
     assert states == ["CREATED", "RUNNING", "RECONCILING", "FINISHED"]

@@ -30,7 +30,8 @@ from tests.doubles.jobmanager_double import JobManagerDouble, Jobs, status, unti
 
 CREATED, RUNNING = JobState.JOB_STATE_CREATED, JobState.JOB_STATE_RUNNING
 RECONCILING, FINISHED = JobState.JOB_STATE_RECONCILING, JobState.JOB_STATE_FINISHED
-SHORT = ClientTimeouts(call_s=0.5, search_s=0.6, failover_s=20, silence_s=1)
+#: Bounds against hanging; who waits for one to run out has timeouts of his own.
+SHORT = ClientTimeouts(call_s=20, search_s=60, failover_s=60, silence_s=5)
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ async def test_a_watch_goes_on_after_its_jobmanager_died_and_tells_every_state_o
         await observed.lost.wait()
         await jobs.put(status("j", CREATED, RUNNING, RECONCILING, RUNNING, FINISHED))
         async with JobManagerDouble(runtime, jobs, epoch=2, port=jobmanager.port):
-            states = await asyncio.wait_for(watch, 10)
+            states = await asyncio.wait_for(watch, 60)
     assert states == [CREATED, RUNNING, RECONCILING, RUNNING, FINISHED]
     assert observed.told == ["found 1", "lost", "found 2"]
 
@@ -102,7 +103,7 @@ async def test_a_silent_watch_is_opened_anew(
         watch = asyncio.create_task(states_seen(client.watch("j")))
         await until(lambda: jobmanager.calls.count("WatchJob") > 1, "watched twice")
         await jobmanager.jobs.put(status("j", RUNNING, FINISHED))
-        assert await asyncio.wait_for(watch, 10) == [RUNNING, FINISHED]
+        assert await asyncio.wait_for(watch, 60) == [RUNNING, FINISHED]
 
 
 async def test_a_leader_that_is_not_ready_is_asked_again_and_never_means_not_found(
@@ -115,7 +116,7 @@ async def test_a_leader_that_is_not_ready_is_asked_again_and_never_means_not_fou
         await until(lambda: jobmanager.not_ready_answers > 1, "two answers not ready")
         await jobmanager.jobs.put(status("j", FINISHED))
         jobmanager.ready = True
-        assert (await asyncio.wait_for(finished, 10)).state == FINISHED
+        assert (await asyncio.wait_for(finished, 60)).state == FINISHED
 
 
 async def test_a_leader_that_stays_not_ready_is_reported_as_such(
@@ -158,7 +159,7 @@ async def test_a_submission_is_finished_by_the_next_leader_under_the_same_id(
         await until(lambda: jobmanager.not_ready_answers > 0, "an answer not ready")
         await jobmanager.die()
         async with JobManagerDouble(runtime, jobmanager.jobs, epoch=2, port=jobmanager.port):
-            assert await asyncio.wait_for(submission, 10) == "chosen"
+            assert await asyncio.wait_for(submission, 60) == "chosen"
     assert jobmanager.jobs.submissions == ["chosen"]
 
 
@@ -246,12 +247,13 @@ async def test_an_older_leader_that_thawed_is_not_believed(
             listing = asyncio.create_task(client.list_jobs())
             await until(lambda: "ListJobs" in old.calls, "the old leader was asked")
         async with JobManagerDouble(runtime, Jobs(), epoch=3, port=newer.port):
-            assert await asyncio.wait_for(listing, 10) == []
+            assert await asyncio.wait_for(listing, 60) == []
 
 
 async def test_an_unreachable_cluster_is_named_with_its_addresses(runtime: Runtime) -> None:
     addresses = ["127.0.0.1:9", "127.0.0.1:10"]
-    async with Client(addresses, runtime=runtime, timeouts=SHORT) as client:
+    timeouts = ClientTimeouts(call_s=2, search_s=3)
+    async with Client(addresses, runtime=runtime, timeouts=timeouts) as client:
         with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:9, 127\.0\.0\.1:10: connec"):
             await client.list_jobs()
 

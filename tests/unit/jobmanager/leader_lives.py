@@ -32,7 +32,7 @@ from tests.unit.jobmanager.scheduler.job_graphs import HASH, connect, source, st
 ROOT = "/storage"
 OUTPUTS = ("/out/a", "/out/b", "/out/c")
 PARALLELISM = 2
-LIFE_TIMEOUT_S = 20.0
+LIFE_TIMEOUT_S = 120.0
 TURNS_OF_A_DYING_LOOP = 30
 #: Flushes are as frequent as they can be, so that a test need not wait for one.
 OPTIONS = {

@@ -16,7 +16,7 @@ from jobmanager.leader_state import LeadershipServices, LeaderState
 from jobmanager.resource_manager import ResourceManager
 from tests.unit.jobmanager.leader_lives import InstantTaskManager, Leader, runtime_on
 
-SHORT = ClientTimeouts(call_s=0.5, search_s=5, failover_s=20)
+SHORT = ClientTimeouts(call_s=20, search_s=60, failover_s=60)
 
 
 @dataclass

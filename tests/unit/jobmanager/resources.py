@@ -15,7 +15,7 @@ from jobmanager.resource_manager import ResourceManager, ResourceManagerOptions
 from jobmanager.scheduler import signals as sig
 from jobmanager.worker_connection import WorkerConnection
 
-WAIT_TIMEOUT_S = 10.0
+WAIT_TIMEOUT_S = 120.0
 #: Nobody listens there.
 NOWHERE = "127.0.0.1:1"
 

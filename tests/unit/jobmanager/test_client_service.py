@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from holdover.client.leader import ClientTimeouts
 from holdover.errors import InvalidJob, JobNotFound, NotReady, RequestRefused
 from holdover.runtime import GRPC_MESSAGE_BYTES_MAX
 from holdover.runtime.real import real_runtime
@@ -17,7 +18,7 @@ from holdover.v1.jobmanager_pb2_grpc import JobManagerStub
 from jobmanager.client_service import ClientService, Context
 from simulator.world.storage import SimulatedStorage
 from tests.unit.jobmanager.leader_lives import InstantTaskManager, three_sinks
-from tests.unit.jobmanager.leader_server import SHORT, serving
+from tests.unit.jobmanager.leader_server import serving
 from tests.unit.jobmanager.scheduler.job_graphs import HASH, connect, source, stage
 
 FINISHED, FAILED = common_pb2.JOB_STATE_FINISHED, common_pb2.JOB_STATE_FAILED
@@ -42,7 +43,8 @@ class AcknowledgesTooLate(ClientService):
 async def test_a_submission_that_was_acknowledged_too_late_is_one_job_though_it_is_over() -> None:
     """P43: the client's retries meet a job that runs, or that has ended meanwhile."""
     taskmanager = InstantTaskManager(SimulatedStorage())
-    async with serving(taskmanager, AcknowledgesTooLate) as it:
+    hasty = ClientTimeouts(call_s=1, search_s=60, failover_s=60)
+    async with serving(taskmanager, AcknowledgesTooLate, timeouts=hasty) as it:
         assert await it.client.submit(three_sinks()) == "job"
         assert (await it.client.wait("job")).state == FINISHED
     assert len(set(taskmanager.ran)) == len(taskmanager.ran) == 10
@@ -64,7 +66,7 @@ async def test_a_leader_that_loads_its_jobs_never_says_that_one_is_unknown() -> 
             request = jobmanager_pb2.DescribeJobRequest(job_id="job")
             for _ in range(20):
                 with pytest.raises(grpc.aio.AioRpcError) as refusal:
-                    await JobManagerStub(channel).DescribeJob(request, timeout=5)
+                    await JobManagerStub(channel).DescribeJob(request, timeout=60)
                 assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
                 assert (refusal.value.details() or "").startswith("not ready, retry")
         assert (await it.client.cluster()).ready is False
@@ -90,7 +92,7 @@ async def send(address: str, *messages: jobmanager_pb2.SubmitJobRequest) -> str:
     """Submit by hand; what the refusal says."""
     async with real_runtime().network.channel(address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            await JobManagerStub(channel).SubmitJob(iter(messages), timeout=5)
+            await JobManagerStub(channel).SubmitJob(iter(messages), timeout=60)
         assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         return refusal.value.details() or ""
 
@@ -136,7 +138,7 @@ async def test_an_answer_over_the_limit_is_an_error_and_not_asked_for_again(
             failure = common_pb2.Failure(traceback=LONG_TRACEBACK)
             status = jobmanager_pb2.JobStatus(job_id=f"job-{index}", state=FAILED, failure=failure)
             await it.leader.store.archive(archive_pb2.ArchivedJob(status=status))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             with pytest.raises(RequestRefused, match="larger than max"):
                 await it.client.list_jobs()
 
@@ -164,7 +166,7 @@ async def test_a_job_with_5000_tasks_is_described() -> None:
 
 async def test_a_client_that_finds_no_ready_leader_in_time_says_so() -> None:
     """P46: "not ready" is an answer of its own."""
-    impatient = type(SHORT)(call_s=0.2, search_s=0.3, failover_s=0.3)
+    impatient = ClientTimeouts(call_s=5, search_s=5, failover_s=2)
     it = serving(InstantTaskManager(SimulatedStorage()), timeouts=impatient, in_office=False)
     async with it as leader:
         with pytest.raises(NotReady, match="does not answer yet"):

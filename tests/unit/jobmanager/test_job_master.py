@@ -182,7 +182,6 @@ def test_who_was_frozen_over_recording_an_end_deletes_nothing_of_the_job() -> No
     assert live(InstantTaskManager(disk), 1, life)
 
 
-@pytest.mark.timeout(120)
 def test_a_job_without_recovery_starts_anew_and_ends_right_wherever_it_was_cut() -> None:
     """P18: also when its output was half published. Nothing but graph and counter is stored."""
     option = common_pb2.ConfigEntry(key="execution.batch.job-recovery.enabled", value="false")

@@ -126,14 +126,17 @@ class GrowingCluster:
 
     workers_changed: asyncio.Event = field(default_factory=asyncio.Event)
     registered: list[str] = field(default_factory=list)
+    looked: int = 0
 
     def workers(self) -> list[Any]:
         """Those that have come."""
+        self.looked += 1
         return [type("Registered", (), {"worker_id": name}) for name in self.registered]
 
     def register(self, name: str) -> None:
-        """One more has come."""
-        self.registered.append(name)
+        """One more has come, or has come back."""
+        if name not in self.registered:
+            self.registered.append(name)
         self.workers_changed.set()
 
 
@@ -149,10 +152,8 @@ class CountingStore:
         await asyncio.sleep(0)
 
 
-async def test_workers_that_register_at_once_cost_a_few_writes_of_their_record() -> None:
-    """And in the end all of them are in it."""
-    cluster, store = GrowingCluster(), CountingStore()
-    ended: list[str] = []
+def remembering(cluster: GrowingCluster, store: CountingStore, ended: list[str]) -> Supervisor:
+    """Keep the record of a cluster's workers."""
     supervisor = Supervisor("test", lambda name, error: ended.append(f"{name}: {error!r}"))
     services = JobServices(
         real_runtime(),
@@ -164,12 +165,45 @@ async def test_workers_that_register_at_once_cost_a_few_writes_of_their_record()
     )
     dispatcher = Dispatcher(services, Configuration(), supervisor)
     supervisor.run("remember workers", dispatcher.remember_workers)
+    return supervisor
+
+
+async def test_workers_that_register_at_once_cost_a_few_writes_of_their_record() -> None:
+    """And in the end all of them are in it."""
+    cluster, store = GrowingCluster(), CountingStore()
+    ended: list[str] = []
+    supervisor = remembering(cluster, store, ended)
     for index in range(WORKERS):
         cluster.register(f"tm-{index:03}")
         await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not store.written or len(store.written[-1]) < WORKERS:
             await asyncio.sleep(0.001)
     await supervisor.close()
     assert ended == []
     assert len(store.written) <= WORKERS / 4, [len(record) for record in store.written]
+
+
+async def test_workers_that_come_back_at_once_are_put_together_a_few_times() -> None:
+    """As after the loss of a leader: the next one awaits them all, so that none of them changes
+    the record."""
+    cluster, store = GrowingCluster(), CountingStore()
+    ended: list[str] = []
+    supervisor = remembering(cluster, store, ended)
+    for index in range(WORKERS):
+        cluster.register(f"tm-{index:03}")
+    async with asyncio.timeout(10):
+        while not store.written:
+            await asyncio.sleep(0.001)
+        before = cluster.looked
+        cluster.register("tm-000")
+        while cluster.looked == before:
+            await asyncio.sleep(0.001)
+    before = cluster.looked
+    for index in range(WORKERS):
+        cluster.register(f"tm-{index:03}")
+        await asyncio.sleep(0)
+    await supervisor.close()
+    assert ended == []
+    assert len(store.written) == 1
+    assert cluster.looked - before <= WORKERS / 4

@@ -135,7 +135,7 @@ async def test_a_slow_sender_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) 
                 await never.wait()
 
     slow = [asyncio.create_task(come(True)) for _ in range(AT_ONCE_MAX)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await come(False)
     for task in slow:
         task.cancel()

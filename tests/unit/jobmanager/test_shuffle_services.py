@@ -161,7 +161,7 @@ async def test_a_client_sees_services_apart_from_taskmanagers_with_what_they_hol
         server.add(add_JobManagerServicer_to_server, ClientService(it.state))
         it.state.known_address = it.state.address = f"127.0.0.1:{await server.start()}"
         it.state.known_epoch = EPOCH
-        async with Client(it.state.address, timeouts=ClientTimeouts(1, 5, 5)) as client:
+        async with Client(it.state.address, timeouts=ClientTimeouts(20, 60, 60)) as client:
             (service,) = await client.shuffle_services()
             taskmanagers = await client.taskmanagers()
             cluster = await client.cluster()
@@ -269,7 +269,7 @@ async def test_the_loss_of_the_service_ends_its_copying() -> None:
         worker = it.manager.worker("ss-0")
         assert worker is not None
         it.manager.lose(worker, "killed")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await copying
     assert [s.key for s in heard if isinstance(s, sig.PartitionsCopied) and s.obstacle] == [
         *KEYS[1:]

@@ -17,7 +17,7 @@ async def test_a_blocked_loop_is_seen_kept_and_logged(caplog: pytest.LogCaptureF
     time.sleep(0.2)  # noqa: ASYNC251  the fault that is to be seen
     await asyncio.sleep(0.03)
     measuring.cancel()
-    assert 0.15 < monitor.max_lag_s < 2.0
+    assert monitor.max_lag_s > 0.15
     assert monitor.take_recent_max_lag_s() == monitor.max_lag_s
     assert monitor.take_recent_max_lag_s() == 0.0
     assert "blocked or starved" in caplog.text

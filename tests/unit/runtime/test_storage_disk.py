@@ -27,7 +27,7 @@ assert "obstore" not in sys.modules, "the object store library was loaded"
 def test_a_process_with_local_storage_does_not_load_the_object_store_library(
     tmp_path: Path,
 ) -> None:
-    subprocess.run([sys.executable, "-c", LOADED, str(tmp_path / "file")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", LOADED, str(tmp_path / "file")], check=True, timeout=120)
 
 
 async def test_paths_are_on_this_machine_and_urls_are_not(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ async def test_a_loop_that_raises_is_fatal_with_its_name() -> None:
     fatal = Fatal()
     supervisor = Supervisor("jm", fatal)
     supervisor.run("flush", raises)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await fatal.reported.wait()
     [(name, exception)] = fatal.reports
     assert (name, str(exception)) == ("flush", "broken")
@@ -51,7 +51,7 @@ async def test_a_loop_that_returns_is_fatal_too() -> None:
     fatal = Fatal()
     supervisor = Supervisor("jm", fatal)
     supervisor.run("flush", returns)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await fatal.reported.wait()
     assert isinstance(fatal.reports[0][1], UnexpectedEnd)
     await supervisor.close()
@@ -74,7 +74,7 @@ async def test_a_loop_with_a_policy_is_restarted_and_logged(
         await forever()
 
     supervisor.run("flush", fails_twice, restart=QUICK)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await steady.wait()
     await supervisor.close()
     assert (runs, fatal.reports) == (3, [])
@@ -94,7 +94,7 @@ async def test_restarts_have_a_bound() -> None:
 
     policy = RestartPolicy(delay_first_s=0.001, delay_max_s=0.001, restarts_max=3)
     supervisor.run("flush", counts_and_fails, restart=policy)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await fatal.reported.wait()
     assert runs == 4
     await supervisor.close()
@@ -153,10 +153,20 @@ async def test_work_may_end_by_itself_but_not_by_an_exception() -> None:
     supervisor = Supervisor("jm", fatal)
     supervisor.start("deploy", returns())
     supervisor.start("deploy", raises())
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await fatal.reported.wait()
     assert [name for name, _ in fatal.reports] == ["deploy"]
     await supervisor.close()
+
+
+async def test_work_that_is_cancelled_before_it_has_begun_is_not_complained_of() -> None:
+    """A coroutine that was never awaited is a RuntimeWarning, which fails the test."""
+    supervisor = Supervisor("jm", Fatal())
+    supervisor.start("deploy", returns())
+    await supervisor.close()
+    with pytest.raises(ValueError, match="is closed"):
+        supervisor.start("deploy", returns())
+    gc.collect()
 
 
 async def test_a_supervised_loop_survives_garbage_collection() -> None:

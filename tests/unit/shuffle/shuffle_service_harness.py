@@ -138,12 +138,12 @@ class ServiceWorld:
 
     async def put(self, key: AttemptKey, rows: int = 10) -> FinishedExecution:
         """See `put`."""
-        with ShuffleServiceTarget(self.address, retry_timeout_s=5) as target:
+        with ShuffleServiceTarget(self.address, retry_timeout_s=60) as target:
             return await asyncio.to_thread(put, target, key, rows)
 
     async def publish(self, finished: FinishedExecution) -> FinishedExecution:
         """Publish what was put."""
-        with ShuffleServiceTarget(self.address, retry_timeout_s=5) as target:
+        with ShuffleServiceTarget(self.address, retry_timeout_s=60) as target:
             return await asyncio.to_thread(target.publish, finished)
 
     async def finish(self, *keys: AttemptKey) -> None:

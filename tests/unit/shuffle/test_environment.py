@@ -205,7 +205,7 @@ def test_a_slow_reader_is_not_a_failure(
     rows = 3_000_000
     write_partition([(0, numbers(0, rows))], identity=part(0), compression="none")
     source = reader(
-        [(0, holder.address)], ahead_bytes_max=1 << 20, call_timeout_s=0.3, retry_timeout_s=5
+        [(0, holder.address)], ahead_bytes_max=1 << 20, call_timeout_s=0.3, retry_timeout_s=60
     )
     read = []
     for batch in source:

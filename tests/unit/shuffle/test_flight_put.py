@@ -37,7 +37,7 @@ async def world(tmp_path: Path) -> AsyncIterator[ServiceWorld]:
 
 @pytest.fixture
 def target(world: ServiceWorld) -> ShuffleServiceTarget:
-    return ShuffleServiceTarget(world.address, retry_timeout_s=5)
+    return ShuffleServiceTarget(world.address, retry_timeout_s=60)
 
 
 async def test_what_is_put_is_served_once_its_attempt_is_published(world: ServiceWorld) -> None:
@@ -119,7 +119,7 @@ async def test_a_put_whose_connection_breaks_is_refused_and_leaves_nothing(
 
     async with await asyncio.start_server(forward, "127.0.0.1", 0) as between:
         port = between.sockets[0].getsockname()[1]
-        with ShuffleServiceTarget(f"127.0.0.1:{port}", retry_timeout_s=5) as target:
+        with ShuffleServiceTarget(f"127.0.0.1:{port}", retry_timeout_s=60) as target:
             writer = target.open(identity(KEY), 2, compression="none")
             blob = pa.record_batch({"b": pa.array([bytes(1 << 21)])})
             for _ in range(3):  # more than one message, so that some of it is on its way

@@ -133,7 +133,7 @@ async def test_replaced_certificates_are_served_at_the_same_port_and_streams_go_
     node(tmp_path / "server", successor)
     await asyncio.to_thread(files.refresh)
     newcomer = await asyncio.to_thread(files_in, node(tmp_path / "newcomer", successor))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await asyncio.to_thread(_is_let_in, server, newcomer):
             await asyncio.sleep(0.1)
     assert server.port == port

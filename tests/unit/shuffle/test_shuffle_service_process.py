@@ -67,7 +67,7 @@ class Services:
             lambda: any(r.header.data_address == process.data_address for r in self.registrations),
             f"{name} registers",
         )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await service(process).connection.connected()
         return process
 
@@ -99,7 +99,7 @@ async def finish(process: ShuffleServiceProcess, *keys: AttemptKey) -> None:
     """Put and publish the output of attempts."""
 
     def run() -> None:
-        with ShuffleServiceTarget(process.data_address, retry_timeout_s=5) as target:
+        with ShuffleServiceTarget(process.data_address, retry_timeout_s=60) as target:
             for key in keys:
                 target.publish(put(target, key))
 
@@ -156,14 +156,14 @@ async def test_a_leader_releases_partitions_and_jobs_and_an_old_one_does_not(
         await stub.ReleasePartitions(
             ReleasePartitionsRequest(leader_epoch=1, attempts=[KEY.to_proto()]), timeout=5
         )
-        await stub.ReleaseJob(ReleaseJobRequest(leader_epoch=1, job_id="job-b"), timeout=5)
+        await stub.ReleaseJob(ReleaseJobRequest(leader_epoch=1, job_id="job-b"), timeout=60)
         ping = PingRequest(leader_epoch=1, registration_id=services.registration_id(process))
-        assert (await stub.Ping(ping, timeout=5)).registered
+        assert (await stub.Ping(ping, timeout=60)).registered
         held = [AttemptKey.from_proto(e.attempt) for e in service(process).finished.inventory()]
         assert held == [attempt(1)]
         service(process).connection.admit(2)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await stub.ReleaseJob(ReleaseJobRequest(leader_epoch=1, job_id=JOB), timeout=5)
+            await stub.ReleaseJob(ReleaseJobRequest(leader_epoch=1, job_id=JOB), timeout=60)
     assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     assert service(process).finished.holds(JOB)
 
@@ -175,7 +175,7 @@ async def copied(
     *keys: AttemptKey,
 ) -> list[CopyPartitionsResponse]:
     """What the source says of copying attempts to the target."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await service(source).connection.connected()  # it may have lost the leader for a moment
     request = CopyPartitionsRequest(
         leader_epoch=1,
@@ -184,7 +184,7 @@ async def copied(
         target=PartitionLocation(worker_id=target.resource_id, data_address=target.data_address),
     )
     async with services.runtime.network.channel(source.address) as channel:
-        answers = ShuffleServiceStub(channel).CopyPartitions(request, timeout=10)
+        answers = ShuffleServiceStub(channel).CopyPartitions(request, timeout=60)
         return [answer async for answer in answers]
 
 
@@ -247,11 +247,11 @@ async def test_a_drained_service_ends_when_the_leader_says_so(services: Services
     async with services.runtime.network.channel(process.address) as channel:
         stub = ShuffleServiceStub(channel)
         for _ in range(2):
-            answer = await stub.Drain(DrainRequest(), timeout=5)
+            answer = await stub.Drain(DrainRequest(), timeout=60)
             assert answer.executions == 1
             assert answer.partition_bytes == service(process).finished.bytes
     service(process).drained.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert await process.stopped() == "it is drained"
     await services.stop(process)
     assert not (services.root / "tmp" / process.resource_id).exists(), "all of it is elsewhere"

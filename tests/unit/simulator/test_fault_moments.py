@@ -37,7 +37,7 @@ def test_a_fault_waits_for_what_it_says_and_then_as_long_as_it_says() -> None:
 def test_a_state_that_a_job_had_for_a_moment_counts() -> None:
     [made_s] = when(when={"job": "CREATED"})
     [runs_s] = when(when={"job": "RUNNING"})
-    assert made_s == runs_s
+    assert made_s < runs_s < made_s + 0.1
 
 
 def test_a_fault_whose_moment_never_comes_is_not_made() -> None:

@@ -21,7 +21,7 @@ needs_browser = pytest.mark.skipif(
     browser_path() is None,
     reason="no Chromium: the report was NOT looked at (install `chromium` to do so)",
 )
-pytestmark = [needs_browser, pytest.mark.timeout(180)]
+pytestmark = [needs_browser]
 
 
 @pytest.fixture(scope="module")

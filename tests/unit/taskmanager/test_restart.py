@@ -8,8 +8,8 @@ from tests.doubles.taskmanager_world import World, attempt, files_of, graph
 
 FINISHED = attempt("finishes")
 LAPSED = {
-    "taskmanager.registration.timeout": "1 s",
-    "execution.batch.job-recovery.previous-worker.recovery.timeout": "500 ms",
+    "taskmanager.registration.timeout": "5 s",
+    "execution.batch.job-recovery.previous-worker.recovery.timeout": "4 s",
 }
 
 

@@ -439,7 +439,7 @@ def test_a_job_graph_that_cannot_be_read_is_named(task: TaskProcessHarness) -> N
 def test_shutdown_ends_the_process(tmp_path: Path) -> None:
     harness = TaskProcessHarness(tmp_path)
     harness.send(TaskCommand(shutdown=ShutdownTaskProcess()))
-    assert harness.process.wait(timeout=10) == 0
+    assert harness.process.wait(timeout=60) == 0
     harness.close()
 
 
@@ -447,7 +447,7 @@ def test_a_task_process_does_not_outlive_its_taskmanager(tmp_path: Path) -> None
     harness = TaskProcessHarness(tmp_path)
     harness.start(graph(vertex(Operator(name="w", workload=Workload(seconds=600)))))
     harness._socket.close()
-    assert harness.process.wait(timeout=10) == 1
+    assert harness.process.wait(timeout=60) == 1
     harness.close()
 
 

@@ -154,11 +154,11 @@ async def test_health_and_reflection_are_served(world: World) -> None:
     taskmanager = await world.start()
     channel = world.runtime.network.channel(taskmanager.address)
     request = health_pb2.HealthCheckRequest(service="holdover.v1.TaskExecutor")
-    answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)
+    answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=60)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
     reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
     wish = reflection_pb2.ServerReflectionRequest(list_services="")
-    async for listing in reflection.ServerReflectionInfo(iter([wish]), timeout=5):
+    async for listing in reflection.ServerReflectionInfo(iter([wish]), timeout=60):
         names = [service.name for service in listing.list_services_response.service]
         assert "holdover.v1.TaskExecutor" in names
     await channel.close()

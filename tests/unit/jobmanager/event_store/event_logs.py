@@ -147,9 +147,9 @@ class Leader:
         self.writer.append(numbered(number))
 
     async def until(self, condition: Callable[[EventStoreStatus], bool]) -> EventStoreStatus:
-        """Wait, at most 10 s, for a status that the condition accepts."""
+        """Wait, within a bound, for a status that the condition accepts."""
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not condition(self.writer.status):
                     self.changed.clear()
                     await self.changed.wait()

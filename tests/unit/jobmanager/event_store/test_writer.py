@@ -200,6 +200,7 @@ async def test_a_disk_that_hangs_for_ever_takes_no_more_than_two_calls() -> None
     )
     disk.hangs = True
     leader.record(1)
+    await leader.until(lambda _: len(leader.statuses) == 2)
     with pytest.raises(EventStoreDegraded):
         await leader.writer.flush(timeout_s=0.2)
     assert len(leader.statuses) == 2
@@ -240,7 +241,7 @@ async def test_back_pressure_ends_when_the_buffer_is_written() -> None:
         if leader.writer.status.buffered_bytes == 0:
             break  # beyond the bound everything is dropped for a snapshot
     leader.writer.request_flush()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await leader.writer.wait_for_room()
     await leader.writer.close()
 
@@ -456,7 +457,7 @@ async def test_a_writer_that_is_fenced_gives_up_and_closes_at_once() -> None:
     leader = Leader(disk, settings=replace(PATIENT, flush_timeout_s=600.0))
     disk.fenced = True
     leader.record(1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(EventStoreFenced, match="leadership"):
             await leader.writer.flush()
         with pytest.raises(EventStoreFenced):

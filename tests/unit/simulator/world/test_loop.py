@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from simulator.world.loop import NothingCanWake
+from simulator.world import garbage
+from simulator.world.loop import NothingCanWake, VirtualLoop
 from simulator.world.process import Process
 from simulator.world.world import World
 
@@ -242,3 +244,25 @@ def test_a_failure_that_nobody_caught_is_noted_with_its_process(world: World) ->
     [failure] = world.failures
     assert failure.process == "guilty"
     assert "nobody looks" in failure.text
+
+
+def test_of_worlds_that_are_over_only_the_last_few_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many run in one process, and although nothing but a collection frees them."""
+    callbacks = 1_000
+    monkeypatch.setattr(garbage, "CALLBACKS_OVER_MAX", 2 * callbacks)
+
+    async def main() -> None:
+        for _ in range(callbacks):
+            await asyncio.sleep(0)
+
+    loops: list[weakref.ref[VirtualLoop]] = []
+    for seed in range(20):
+        world = World(seed)
+        loops.append(weakref.ref(world.loop))
+        world.run(main())
+        world.close()
+        left = sum(loop() is not None for loop in loops)
+        assert left <= 3, f"{left} worlds are left after {seed + 1}"
+    assert loops[-1]() is not None, "this test would not see a world that is kept"
