@@ -243,15 +243,21 @@ class SchedulerCore:
             self.reconciliation.deferred.finished(vertex)
         if owner.all_finished:
             self.act(act.FlushEvents())
-            self._release_inputs(owner)
+            self.release_inputs(owner)
             if self.reconciliation is not None:
                 self.reconciliation.all_finished(owner)
             self._deployments.forget(owner)
         self.reschedule()
 
-    def _release_inputs(self, owner: ExecutionJobVertex) -> None:
-        """Delete partitions that no unfinished subtask reads any more."""
+    def release_inputs(self, owner: ExecutionJobVertex) -> None:
+        """Delete partitions that no unfinished subtask reads any more. While workers are awaited
+        some of what the vertex itself has finished may be missing: whether it runs again, and
+        reads them once more, is known when the wait ends.
+        """
         if not self.options.release_during_execution:
+            return
+        if self.reconciliation is not None and self.reconciliation.waiting:
+            self.reconciliation.finished_meanwhile[owner.vertex_id] = None
             return
         for edge in owner.in_edges:
             source = self.graph.vertices[edge.source]

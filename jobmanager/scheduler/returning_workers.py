@@ -418,6 +418,9 @@ class ReturningWorkers:
         missing = (*recovery.missing, *recovery.awaited)
         recovery.awaited.clear()
         self._failures.reset(self._lost(missing))
+        for vertex_id in recovery.finished_meanwhile:
+            if self._graph.vertices[vertex_id].all_finished:
+                self._core.release_inputs(self._graph.vertices[vertex_id])
         self._core.change_state(JobState.RUNNING)
         self._core.reschedule()
 

@@ -98,6 +98,39 @@ def test_one_leader_and_one_worker_gone_cost_one_wave_of_exactly_its_partitions(
     assert world.output() == list(range(8))
 
 
+def test_while_something_of_a_vertex_is_missing_its_inputs_are_not_deleted() -> None:
+    """All of m is finished when the last worker brings what nobody had heard of; but one of m is
+    known to be gone, and reads s once more."""
+    world = started(chain(4))
+    finish(world, "s")
+    finish(world, "m", [0, 1, 2])
+    [(holder, key)] = [task for task in world.tasks() if task[1].vertex_id == "m"]
+    world.finish(holder, key)
+    lose_output(world, "m", [0])
+    next_leader(world)
+    register(world, *(worker for worker in world.workers if worker != holder.worker_id))
+    register(world, holder.worker_id)
+    assert recovery_of(world).counts["m"].adopted == 1
+    assert resets_of(world) == {("m", "PARTITION_MISSING"): [0]}
+    world.run_to_end()
+    assert {starts_of(world).count(("s", i)) for i in range(4)} == {1}
+    assert all(key.vertex_id != "s" for worker in world.workers.values() for key in worker.stored)
+    assert world.output() == list(range(8))
+
+
+def test_what_a_vertex_has_read_is_deleted_when_all_of_it_is_found() -> None:
+    """When the wait ends, and not only with the job."""
+    world = started(chain(4))
+    finish(world, "s")
+    finish(world, "m", [0, 1, 2])
+    [(holder, key)] = [task for task in world.tasks() if task[1].vertex_id == "m"]
+    world.finish(holder, key)
+    next_leader(world)
+    register(world)
+    assert recovery_of(world).counts["m"].adopted == 1
+    assert all(key.vertex_id != "s" for worker in world.workers.values() for key in worker.stored)
+
+
 def test_the_reset_is_closed_upstream_before_anything_is_deployed() -> None:
     """P12: M finished, all S outputs gone, one M output lost with the leader."""
     world = started(chain(4), options=UNRELEASED)
