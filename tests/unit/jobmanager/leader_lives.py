@@ -307,6 +307,11 @@ def live(
             await asyncio.sleep(0)
         if survived:
             await work
+        # What one of them begins while it ends must not be left behind by the loop.
+        while left := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
         return survived
 
     try:
