@@ -84,10 +84,8 @@ class JobFiles:
             try:
                 if not ends:
                     await self._staging.make()
-            except OSError:
+            finally:
                 self._staging_was_tried.set()
-                raise
-            self._staging_was_tried.set()
 
         await self.until_it_works("making staging directories", make)
 
