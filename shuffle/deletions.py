@@ -15,6 +15,9 @@ from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, PART_SUFFIX
 
 _log = Log(__name__)
 
+#: Once so many files are together, they are deleted before more are taken.
+_FILES_PER_CALL = 256
+
 
 async def delete_attempt(disk: Disk, shuffle_directory: str, key: AttemptKey, outputs: int) -> None:
     """Delete all that an attempt may have written to the shuffle directory, finished or not.
@@ -26,10 +29,13 @@ async def delete_attempt(disk: Disk, shuffle_directory: str, key: AttemptKey, ou
     for output in range(outputs):
         name = partition_name(key, output)
         files += [name + INDEX_SUFFIX, name + DATA_SUFFIX]
-    for file in files:
-        for suffix in ("", PART_SUFFIX):
-            path = posixpath.join(shuffle_directory, file) + suffix
-            await disk.remove(path, missing_ok=True)
+    paths = [
+        posixpath.join(shuffle_directory, file) + suffix
+        for file in files
+        for suffix in ("", PART_SUFFIX)
+    ]
+    for failure in await disk.remove_all(paths):
+        raise failure
 
 
 class Deletions:
@@ -56,12 +62,13 @@ class Deletions:
             await self._added.wait()
             self._added.clear()
             while self._attempts:
-                await self._delete(self._attempts.popleft())
+                for failure in await self._disk.remove_all(self._take_some()):
+                    _log.error("cannot delete a file of a partition", error=failure)
 
-    async def _delete(self, files: list[str]) -> None:
-        for file in files:
-            try:
-                path = posixpath.join(self._shuffle_directory, file)
-                await self._disk.remove(path, missing_ok=True)
-            except OSError as error:
-                _log.error("cannot delete a file of a partition", file=file, error=error)
+    def _take_some(self) -> list[str]:
+        """Paths of the attempts that have waited longest."""
+        paths: list[str] = []
+        while self._attempts and (not paths or len(paths) < _FILES_PER_CALL):
+            files = self._attempts.popleft()
+            paths += [posixpath.join(self._shuffle_directory, file) for file in files]
+        return paths

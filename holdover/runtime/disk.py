@@ -8,6 +8,7 @@ method; everything else survives the death of the process only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -110,6 +111,14 @@ class Disk(Protocol):
 
     async def remove(self, path: str, missing_ok: bool = False) -> None:
         """Remove a file; durable after `sync_directory`."""
+        ...
+
+    async def remove_all(self, paths: Sequence[str]) -> list[OSError]:
+        """Remove files of one directory, in this order; those that are missing are fine.
+
+        Each is tried. Returned is what went wrong, for each that could not be removed; durable
+        after `sync_directory`.
+        """
         ...
 
     async def remove_tree(self, path: str, missing_ok: bool = False) -> None:

@@ -24,6 +24,7 @@ import errno
 import os
 import re
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -170,6 +171,16 @@ class ObjectDisk:
             raise _missing(path)
         await self._bucket.delete([key, *keys])
         self._known.pop(key, None)
+
+    async def remove_all(self, paths: Sequence[str]) -> list[OSError]:
+        """See `Disk.remove_all`."""
+        failures: list[OSError] = []
+        for path in paths:
+            try:
+                await self.remove(path, missing_ok=True)
+            except OSError as error:
+                failures.append(error)
+        return failures
 
     async def remove_tree(self, path: str, missing_ok: bool = False) -> None:
         """See `Disk.remove_tree`."""

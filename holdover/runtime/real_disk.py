@@ -17,7 +17,7 @@ import secrets
 import shutil
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic, ParamSpec, TypeVar
@@ -76,6 +76,10 @@ class LocalDisk:
         except FileNotFoundError:
             if not missing_ok:
                 raise
+
+    async def remove_all(self, paths: Sequence[str]) -> list[OSError]:
+        """See `Disk.remove_all`."""
+        return await self._in_thread(_remove_all, paths)
 
     async def remove_tree(self, path: str, missing_ok: bool = False) -> None:
         """See `Disk.remove_tree`."""
@@ -274,6 +278,18 @@ def _publish_by(name_it: Callable[[str, str], None], path: str, data: bytes) -> 
             error.add_note(f"the temporary file could not be removed either: {leftover}")
         raise error if error.filename else _naming(error, path) from error
     _sync_directory(directory)
+
+
+def _remove_all(paths: Sequence[str]) -> list[OSError]:
+    failures: list[OSError] = []
+    for path in paths:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            failures.append(error)
+    return failures
 
 
 def _sync_directory(path: str) -> None:

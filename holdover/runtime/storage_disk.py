@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from holdover.runtime.clock import Clock, Randomness
@@ -94,6 +94,10 @@ class StorageDisk:
     async def remove(self, path: str, missing_ok: bool = False) -> None:
         """See `Disk.remove`."""
         await (await self._at(path)).remove(path, missing_ok)
+
+    async def remove_all(self, paths: Sequence[str]) -> list[OSError]:
+        """See `Disk.remove_all`."""
+        return await (await self._at(paths[0])).remove_all(paths) if paths else []
 
     async def remove_tree(self, path: str, missing_ok: bool = False) -> None:
         """See `Disk.remove_tree`."""

@@ -120,6 +120,16 @@ class ProcessDisk:
         steps = device.storage.remove_steps(path, missing_ok, self._writer)
         await self.change(device, "remove", path, steps)
 
+    async def remove_all(self, paths: Sequence[str]) -> list[OSError]:
+        """See `Disk.remove_all`. It hangs where one of them would."""
+        if not paths:
+            return []
+        device = self._device(paths[0])
+        faults = device.storage.faults
+        path = next((path for path in paths if faults.hangs("remove", path)), paths[0])
+        steps = device.storage.remove_all_steps(paths, self._writer)
+        return await self.change(device, "remove", path, steps, operations=len(paths))
+
     async def remove_tree(self, path: str, missing_ok: bool = False) -> None:
         """See `Disk.remove_tree`."""
         device = self._device(path)

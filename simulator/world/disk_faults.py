@@ -10,7 +10,7 @@ strike only part of a device.
 
 Operations are named by the methods of `Disk`: read write sync truncate publish open_append
 sync_directory rename remove remove_tree make_directories list_directory stat glob lock free_bytes;
-`publish_new` is a publish.
+`publish_new` is a publish, `remove_all` removes.
 Patterns are those of `fnmatch`; a rename is judged by its source.
 """
 

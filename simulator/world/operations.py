@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from holdover.runtime import Entry, FileStat
@@ -155,6 +155,16 @@ class Operations(Medium):
         self._forget(path, writer)
         self.mutated()
         yield
+
+    def remove_all_steps(self, paths: Sequence[str], writer: str = "") -> Steps[list[OSError]]:
+        """See `Disk.remove_all`."""
+        failures: list[OSError] = []
+        for path in paths:
+            try:
+                yield from self.remove_steps(path, missing_ok=True, writer=writer)
+            except OSError as error:
+                failures.append(error)
+        return failures
 
     def remove_tree_steps(
         self, path: str, missing_ok: bool = False, writer: str = ""

@@ -7,6 +7,8 @@ processes of a world. Handles that were open at a loss of power are dead, and lo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdover.runtime import AppendFile, Entry, FileLock, FileStat
 from simulator.world.medium import FileNode, PowerLoss, Unsynced, finish
 from simulator.world.operations import Operations
@@ -55,6 +57,10 @@ class SimulatedStorage(Operations):
     async def remove(self, path: str, missing_ok: bool = False) -> None:
         """See `Disk.remove`."""
         finish(self.remove_steps(path, missing_ok))
+
+    async def remove_all(self, paths: Sequence[str]) -> list[OSError]:
+        """See `Disk.remove_all`."""
+        return finish(self.remove_all_steps(paths))
 
     async def remove_tree(self, path: str, missing_ok: bool = False) -> None:
         """See `Disk.remove_tree`."""

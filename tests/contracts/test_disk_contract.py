@@ -121,6 +121,24 @@ async def test_remove_minds_a_missing_file_unless_told(disk_arm: DiskArm) -> Non
         await disk_arm.disk.remove(path)
 
 
+async def test_remove_all_takes_what_is_there(disk_arm: DiskArm) -> None:
+    disk, root = disk_arm.disk, disk_arm.root
+    for name in ("a", "b", "c"):
+        await disk.publish(f"{root}/{name}", b"1")
+    assert await disk.remove_all([f"{root}/a", f"{root}/missing", f"{root}/c"]) == []
+    assert [entry.name for entry in await disk.list_directory(root)] == ["b"]
+    assert await disk.remove_all([]) == []
+
+
+async def test_remove_all_tells_what_it_cannot_and_takes_the_others(disk_arm: DiskArm) -> None:
+    disk, root = disk_arm.disk, disk_arm.root
+    await disk.make_directories(f"{root}/directory")
+    await disk.publish(f"{root}/file", b"1")
+    failures = await disk.remove_all([f"{root}/directory", f"{root}/file"])
+    assert [failure.filename for failure in failures] == [f"{root}/directory"]
+    assert [entry.name for entry in await disk.list_directory(root)] == ["directory"]
+
+
 async def test_remove_tree_takes_all_although_others_remove_there_too(disk_arm: DiskArm) -> None:
     """A job is released while single partitions of it are being deleted (P35)."""
     disk, root = disk_arm.disk, disk_arm.root
