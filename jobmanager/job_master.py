@@ -232,8 +232,8 @@ class JobMaster:
                     self._inbox.appendleft((signal, reply))
                 elif reply is not None and not reply.done():
                     reply.set_result(decision)
-                # However many signals wait, heartbeats are answered between two of them.
-                await asyncio.sleep(0)
+                if self._inbox:
+                    await asyncio.sleep(0)  # heartbeats are answered between two signals
             self._room.set()
             self._wake.clear()
             await self._wake.wait()

@@ -158,7 +158,8 @@ class SimulatedCluster:
         self.on_death: list[Callable[[Node], None]] = []
         #: Whether what ends by itself is started again even where the settings say never.
         self.healed = False
-        self._stepped = asyncio.Event()
+        #: Who waits for what to be so.
+        self._awaited: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
     def nodes(self) -> Iterator[Node]:
         """JobManagers, then TaskManagers, then shuffle services."""
@@ -354,16 +355,25 @@ class SimulatedCluster:
         """A leader has a job in a state."""
         self.job_states[job_id] = state
         self._states_seen[job_id, state] = None
-        self._stepped.set()
+        for reached, holds in list(self._awaited.items()):
+            if not reached.done() and holds():
+                reached.set_result(None)
 
     def was_in(self, job_id: str, state: str) -> bool:
         """Whether a job is, or was, in a state, were it for a moment."""
         return (job_id, state) in self._states_seen
 
-    async def next_step(self) -> None:
-        """Wait until a leader has made a step for any job, or a job has another state."""
-        self._stepped.clear()
-        await self._stepped.wait()
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until it is so: now, or after a step of a leader for any job, or when a job has
+        another state."""
+        if holds():
+            return
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._awaited[reached] = holds
+        try:
+            await reached
+        finally:
+            self._awaited.pop(reached, None)
 
     # ------------------------------------------------------------------ configuration
 

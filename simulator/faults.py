@@ -189,8 +189,7 @@ class FaultInjector:
                 before = self._steps_before[when.since]
             await self.moments.beyond(when.step, before.get(when.step, 0))
             return
-        while not self._holds(when):
-            await self._cluster.next_step()
+        await self._cluster.until(lambda: self._holds(when))
 
     def _holds(self, when: kinds.StageFinished | kinds.JobIs | kinds.JobsAre) -> bool:
         cluster = self._cluster

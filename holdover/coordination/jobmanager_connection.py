@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import grpc.aio
 
 from holdover import config as options
 from holdover.config import Configuration
-from holdover.coordination.first_of import first_of
 from holdover.coordination.heartbeat import RpcFailureCounter
+from holdover.coordination.interrupt import Interrupt, Interrupted
 from holdover.coordination.leader import LeaderRetrieval
 from holdover.coordination.leader_finder import LeaderCandidate, LeaderFinder
 from holdover.coordination.registration import Inventory, RegistrationAnswer, register
@@ -147,7 +148,7 @@ class JobManagerConnection:
         self._not_registering = asyncio.Event()
         self._not_registering.set()
         self._beat_now = asyncio.Event()
-        self._look_again = asyncio.Event()
+        self._newer_leader = Interrupt()
         self._record_changed = asyncio.Event()
         self._trying: LeaderCandidate | None = None
         self._end: asyncio.Future[_Ended] | None = None
@@ -237,7 +238,7 @@ class JobManagerConnection:
             self._record_changed.set()
             trying = self._trying
             if trying is None or record.address != trying.address:
-                self._look_again.set()
+                self._newer_leader.happen()
             if record.epoch >= self._epoch_seen:
                 self.admit(record.epoch)
 
@@ -269,20 +270,22 @@ class JobManagerConnection:
         pace.start_anew()
         failures = 0
         while True:
-            self._look_again.clear()
+            self._newer_leader.clear()
             self._record_changed.clear()
-            await asyncio.sleep(pace.spread_s(self._epoch_seen, draw))
+            spread_s = pace.spread_s(self._epoch_seen, draw)
+            if spread_s:
+                await asyncio.sleep(spread_s)
             for candidate in await self._finder.candidates():
                 failure = await self._try(candidate)
                 if failure is None:
                     return
-                if self._look_again.is_set():
+                if self._newer_leader.happened:
                     break
                 if failures == 0 and may_be_insecure(failure):
                     failure = await self._runtime.network.obstacle(candidate.address) or failure
                 level = _log.info if failures == 0 else _log.debug
                 level("cannot register", address=candidate.address, reason=failure)
-            if not self._look_again.is_set():
+            if not self._newer_leader.happened:
                 failures = 0 if pace.put_off else failures + 1
                 if failures >= self._failures_max():
                     # It had only forgotten the registration; now it does not answer either.
@@ -290,8 +293,9 @@ class JobManagerConnection:
                 if self._record_changed.is_set():
                     # It appeared while its address was tried: the next attempt is due at once.
                     pace.start_anew()
-                await first_of(self._look_again.wait(), asyncio.sleep(pace.pause_s(draw)))
-            if self._look_again.is_set():
+                with contextlib.suppress(Interrupted):
+                    await self._newer_leader.over(partial(asyncio.sleep, pace.pause_s(draw)))
+            if self._newer_leader.happened:
                 # Another leader: it is about to be ready, however long its predecessor was away.
                 pace.start_anew()
 
@@ -299,37 +303,39 @@ class JobManagerConnection:
         """One attempt; the reason when it failed."""
         self._trying = candidate
         try:
-            attempt = await first_of(self._attempt(candidate), self._look_again.wait())
+            return await self._newer_leader.over(partial(self._attempt, candidate))
+        except Interrupted:
+            return "a newer leader was seen"
         finally:
             self._trying = None
-        return attempt if isinstance(attempt, str) or attempt is None else "a newer leader was seen"
 
     async def _attempt(self, candidate: LeaderCandidate) -> str | None:
-        async with self._registering():
+        self._not_registering.clear()
+        taken = False
+        try:
             stub = await self._open_channel(candidate.address)
             header = self._listener.header()
             # Tells a leader whose time is over that it is.
             header.leader_epoch = max(candidate.epoch, self._epoch_seen)
             self._registrations_tried += 1
             header.number = self._registrations_tried
-            taken = False
-            try:
-                answered = await register(
-                    stub, header, self._listener.inventory, self._register_timeout_s
-                )
-                self.admit(answered.accepted.leader_epoch)
-                taken = True
-            except EpochOver as over:
-                return str(over)
-            except CallFailed as failed:
-                self._finder.hint(failed.leader_hint)
-                self._pace.put_off_for(failed.retry_after_s)
-                return str(failed)
-            finally:
-                if not taken:
-                    self._listener.registration_failed()
+            answered = await register(
+                stub, header, self._listener.inventory, self._register_timeout_s
+            )
+            self.admit(answered.accepted.leader_epoch)
+            taken = True
             self._accepted(candidate.address, answered)
             return None
+        except EpochOver as over:
+            return str(over)
+        except CallFailed as failed:
+            self._finder.hint(failed.leader_hint)
+            self._pace.put_off_for(failed.retry_after_s)
+            return str(failed)
+        finally:
+            if not taken:
+                self._listener.registration_failed()
+            self._not_registering.set()
 
     def _accepted(self, address: str, answered: RegistrationAnswer) -> None:
         accepted = answered.accepted
@@ -356,14 +362,6 @@ class JobManagerConnection:
             registration_id=registration.registration_id,
             rejected=len(answered.rejected),
         )
-
-    @contextlib.asynccontextmanager
-    async def _registering(self) -> AsyncIterator[None]:
-        self._not_registering.clear()
-        try:
-            yield
-        finally:
-            self._not_registering.set()
 
     def _failures_max(self) -> int:
         return max(1, self._failure_threshold)

@@ -123,7 +123,7 @@ class ClientCall(grpc.aio.Call):
     ) -> None:
         """The server's last word."""
         self.served = None
-        self._end(Outcome(code, details, trailing_metadata))
+        self._end_at_last(Outcome(code, details, trailing_metadata))
 
     def connection_broke(self, reason: str) -> None:
         """There will be no answer."""
@@ -137,6 +137,13 @@ class ClientCall(grpc.aio.Call):
     def refused(self, code: grpc.StatusCode, details: str) -> None:
         """It cannot be made."""
         self._abandon(Outcome(code, details, ()))
+
+    def not_connected(self, details: str) -> Sequence[Promise[None]]:
+        """There is nobody to send it to. Returns who is to be woken, as the last act of the
+        callback."""
+        waiting, self._waiting = self._waiting, []
+        self.refused(grpc.StatusCode.UNAVAILABLE, details)
+        return waiting
 
     def _abandon(self, outcome: Outcome) -> None:
         """End it here and tell the server that nobody listens."""
@@ -165,6 +172,12 @@ class ClientCall(grpc.aio.Call):
         self._tell()
         for callback in self._done_callbacks:
             callback(self)
+
+    def _end_at_last(self, outcome: Outcome) -> None:
+        """End it, as the last act of a callback; see `Promise.wake`."""
+        waiting, self._waiting = self._waiting, []
+        self._end(outcome)
+        wake_all(waiting)
 
     def _tell(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -290,9 +303,7 @@ class SingleAnswer(ClientCall):
         if self._initial_metadata is None:
             self._initial_metadata = initial_metadata
         self.served = None
-        waiting, self._waiting = self._waiting, []
-        self._end(Outcome(grpc.StatusCode.OK, "", trailing_metadata))
-        wake_all(waiting)
+        self._end_at_last(Outcome(grpc.StatusCode.OK, "", trailing_metadata))
 
     def __await__(self) -> Generator[Any, None, Any]:
         """The answer; raises `AioRpcError`."""

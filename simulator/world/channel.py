@@ -22,6 +22,7 @@ from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX
 from simulator.world.calls import ClientCall, Deserialize, Method, Serialize, too_large
 from simulator.world.connection import Connection, Node
 from simulator.world.loop import ReadyHandle
+from simulator.world.promise import wake_all
 from simulator.world.streams import (
     RequestStream,
     StreamStreamCall,
@@ -160,11 +161,11 @@ class SimulatedChannel(grpc.aio.Channel):
         self._backoff_s = min(
             _BACKOFF_GROWTH * self._backoff_s, self.network.links.settings.reconnect_backoff_max_s
         )
-        for call in list(self.waiting):
-            if not call.wait_for_ready:
-                call.refused(grpc.StatusCode.UNAVAILABLE, self._last_error)
+        told = [call for call in self.waiting if not call.wait_for_ready]
+        woken = [promise for call in told for promise in call.not_connected(self._last_error)]
         if self.waiting:
             self.node.at(self._retry_at_s, self._retry)
+        wake_all(woken)
 
     # ------------------------------------------------------------------ grpc.aio.Channel
 

@@ -2,7 +2,8 @@
 
 MODEL. See `calls`. A writer waits while more than a window of bytes is under way or unread. Answers
 that were not read when the call broke are lost; those before a status of the server are read first.
-A request iterator that fails cancels its call, as with `grpc.aio`.
+A request iterator that fails cancels its call, as with `grpc.aio`; it is asked for nothing before
+there is a connection.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class AnswerStream(ClientCall):
         if self._messages:
             self._status = status
         else:
-            self._end(status)
+            self._end_at_last(status)
 
     def _end(self, outcome: Outcome) -> None:
         if self.outcome is None:
@@ -89,11 +90,16 @@ class RequestStream(ClientCall):
         #: Whether its requests come from an iterator.
         self._iterates = False
         self._sender: asyncio.Task[None] | None = None
+        #: What the sender is to write, as soon as there is a connection.
+        self._unsent: AsyncIterable[Any] | Iterable[Any] | None = None
 
     def send_all(self, requests: AsyncIterable[Any] | Iterable[Any]) -> None:
         """Write what the iterator gives."""
         self._iterates = True
-        self._sender = self._loop.create_task(self._consume(requests))
+        if self.connection is not None:
+            self._sender = self._loop.create_task(self._consume(requests))
+        elif self.outcome is None:
+            self._unsent = requests
 
     async def _consume(self, requests: AsyncIterable[Any] | Iterable[Any]) -> None:
         try:
@@ -115,6 +121,7 @@ class RequestStream(ClientCall):
 
     def _end(self, outcome: Outcome) -> None:
         super()._end(outcome)
+        self._unsent = None
         sender, self._sender = self._sender, None
         if sender is not None:
             sender.cancel()
@@ -164,6 +171,9 @@ class RequestStream(ClientCall):
         """See `ClientCall.was_sent`."""
         if self._done_writing and self.connection is not None:
             self.connection.up.post(0, self._deliver_end)
+        unsent, self._unsent = self._unsent, None
+        if unsent is not None:
+            self._sender = self._loop.create_task(self._consume(unsent))
         super().was_sent()
 
     async def write(self, request: Any) -> None:

@@ -146,5 +146,36 @@ def test_a_process_that_fails_unexpectedly_ends_and_its_failure_is_known() -> No
     assert scene.lives("tm-1") == 2
 
 
+def test_what_is_waited_for_is_looked_at_after_every_change() -> None:
+    """A state that is over in the same moment is seen, and nobody is woken before it is there."""
+
+    async def plot(scene: Scene) -> None:
+        cluster = scene.cluster
+        looked: list[str] = []
+
+        def fails() -> bool:
+            looked.append(cluster.job_states.get("job", ""))
+            return looked[-1] == "FAILING"
+
+        waiting = asyncio.ensure_future(cluster.until(fails))
+        await asyncio.sleep(0)
+        for state in ("RUNNING", "FAILING", "FAILED"):
+            cluster.note_job_state("job", state)
+        await waiting
+        cluster.note_job_state("job", "RUNNING")
+        assert looked == ["", "RUNNING", "FAILING"]
+        await cluster.until(lambda: True)
+        holds = False
+        given_up = asyncio.ensure_future(cluster.until(lambda: holds))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        holds = True
+        cluster.note_job_state("job", "FAILING")
+        await asyncio.wait([given_up])
+        assert given_up.cancelled()
+
+    play(plot, ready=False)
+
+
 def test_racks_are_filled_in_turn() -> None:
     assert [rack_name(number, 2) for number in (1, 2, 3)] == ["rack-1", "rack-2", "rack-1"]

@@ -129,6 +129,32 @@ def test_a_client_that_writes_waits_for_a_server_that_does_not_read() -> None:
         assert len(joined) == 100 * 100 + 99
 
 
+def test_requests_are_asked_for_when_somebody_listens() -> None:
+    with echo_world() as site:
+        site.world.kill(site.server)
+        asked_s: list[float] = []
+
+        async def requests() -> AsyncIterator[bytes]:
+            asked_s.append(site.world.now_s)
+            yield b"a"
+            yield b"b"
+
+        async def work() -> bytes:
+            stub: Any = site.channel().stream_unary("/Echo/join")
+            with pytest.raises(grpc.aio.AioRpcError, match="refused"):
+                await stub(requests(), timeout=60)
+            assert asked_s == []
+            patient = asyncio.ensure_future(stub(requests(), timeout=60, wait_for_ready=True))
+            await asyncio.sleep(5)
+            site.serve()
+            joined: bytes = await patient
+            return joined
+
+        assert in_client(site, work()) == b"a,b"
+        assert len(asked_s) == 1
+        assert asked_s[0] > 5
+
+
 def test_health_is_served_and_watched() -> None:
     with echo_world() as site:
         status = health.aio.HealthServicer()
