@@ -124,6 +124,13 @@ class IncomingPartitions:
         with self._lock:
             return list(dict.fromkeys(put.key for put in self._puts.values()))
 
+    def outdated(self, epoch: int) -> list[AttemptKey]:
+        """Those that a new leader does not know of: of earlier epochs, and copies, of whatever
+        epoch, for it was another one that ordered them."""
+        with self._lock:
+            puts = self._puts.values()
+            return list(dict.fromkeys(p.key for p in puts if p.is_copy or p.key.epoch < epoch))
+
     @property
     def jobs(self) -> list[str]:
         """Jobs of which anything was put since they were given up, whatever has become of it: each

@@ -259,16 +259,14 @@ class ShuffleService:
         # A leader that is just being registered with was told what is held: this is not among it.
         await self._settled()
         names = [partition_name(key, partition.output) for partition in execution.partitions]
+        await self._check_wanted(key, len(names), is_copy)
         self._incoming.check_complete(key, names, is_copy)
         try:
             await publish_parts(self._disk, self._directory, execution)
         except (PartsDiffer, OSError) as error:
             await self._delete_unpublished(key, len(names))
             raise OutputRefused(f"{key} cannot be published: {error}") from error
-        refusal = self._refusal(key, is_copy)
-        if refusal is not None:
-            await self._delete_unpublished(key, len(names))
-            raise OutputRefused(f"{key} cannot be published: {refusal}")
+        await self._check_wanted(key, len(names), is_copy)
         self._incoming.published(names)
         self._finished.add(key, execution)
         if execution.recovery_disabled:
@@ -283,6 +281,14 @@ class ShuffleService:
         key = AttemptKey.from_proto(attempt)
         if key not in self._publishing:
             self._deletions.add([_part_files(self._incoming.give_up(key))])
+
+    async def _check_wanted(self, key: AttemptKey, outputs: int, is_copy: bool) -> None:
+        """Raises OutputRefused when an attempt has no claim to be published any more; then what it
+        has put is deleted, for who asked may be gone."""
+        refusal = self._refusal(key, is_copy)
+        if refusal is not None:
+            await self._delete_unpublished(key, outputs)
+            raise OutputRefused(f"{key} cannot be published: {refusal}")
 
     async def _delete_unpublished(self, key: AttemptKey, outputs: int) -> None:
         self._incoming.give_up(key)
@@ -313,12 +319,15 @@ class ShuffleService:
         held_bytes = self._finished.bytes
         files = self._finished.release(keys)
         self._room.give_back(held_bytes - self._finished.bytes)
+        self._deletions.add(files)
+        self._drop_unpublished(keys)
+
+    def _drop_unpublished(self, keys: Sequence[AttemptKey]) -> None:
         for key in keys:
             if key in self._publishing:
                 self._unwanted[key] = None
             else:
-                files.append(_part_files(self._incoming.give_up(key)))
-        self._deletions.add(files)
+                self._deletions.add([_part_files(self._incoming.give_up(key))])
 
     def _give_up(self, keys: Sequence[AttemptKey]) -> None:
         self._given_up.update(dict.fromkeys(keys))
@@ -362,7 +371,10 @@ class ShuffleService:
     def registered_with(self, answer: RegistrationAnswer) -> None:
         """See `JobManagerListener`."""
         epoch = answer.accepted.leader_epoch
-        self._newest_epoch = max(self._newest_epoch, epoch)
+        if epoch > self._newest_epoch:
+            self._newest_epoch = epoch
+            # What was told is what is finished: nobody else will have the rest deleted.
+            self._drop_unpublished(self._incoming.outdated(epoch))
         self._jobs.registered(epoch)
         rejected = [(key, why) for key, why in answer.rejected if key.epoch <= epoch]
         for reason in dict.fromkeys(reason for _, reason in rejected):

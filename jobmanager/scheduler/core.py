@@ -71,6 +71,10 @@ class SchedulerCore:
         self.workers: dict[str, str] = {}
         #: Lost workers whose finished work waits for them to be started again.
         self.expected_back: dict[str, None] = {}
+        #: Whether an inventory is being judged: what its worker lacks is not known yet.
+        self.judging_inventory = False
+        #: Vertices whose partitions nobody reads any more, unless something runs again.
+        self._to_release: dict[str, None] = {}
         #: Where output goes.
         self.shuffle = shuffle_master(options.shuffle_mode, graph.job_id)
         self.refusals = OutputRefusals(options.slot_request_timeout_s)
@@ -250,29 +254,49 @@ class SchedulerCore:
         self.reschedule()
 
     def release_inputs(self, owner: ExecutionJobVertex) -> None:
-        """Delete partitions that no unfinished subtask reads any more. While workers are awaited
-        some of what the vertex itself has finished may be missing: whether it runs again, and
-        reads them once more, is known when the wait ends.
+        """All of a vertex is finished: delete partitions that no unfinished subtask reads any more,
+        as soon as it is certain that nothing that has read them runs again.
         """
-        if not self.options.release_during_execution:
+        if self.options.release_during_execution:
+            for edge in owner.in_edges:
+                self._to_release[edge.source] = None
+            self.release_certain()
+
+    def release_certain(self) -> None:
+        """Delete what was to be deleted, but for what it is not yet certain of. To be called
+        whenever a wait for workers ends, or what one of them brings is judged.
+        """
+        if self.judging_inventory:
             return
+        for vertex_id in list(self._to_release):
+            source = self.graph.vertices[vertex_id]
+            readers = [self.graph.vertices[edge.target] for edge in source.out_edges]
+            if source.released or not all(owner.all_finished for owner in (source, *readers)):
+                del self._to_release[vertex_id]
+            elif not any(self._may_run_again(reader) for reader in readers):
+                del self._to_release[vertex_id]
+                self._release(source)
+
+    def _may_run_again(self, owner: ExecutionJobVertex) -> bool:
+        """Whether finished subtasks of a vertex may have to be reset when a wait for workers ends:
+        their output is not here, and will be missing if nobody brings it."""
+        gone = owner.parallelism - owner.available_count
+        if not gone or not owner.out_edges or owner.released:
+            return False
         if self.reconciliation is not None and self.reconciliation.waiting:
-            self.reconciliation.finished_meanwhile[owner.vertex_id] = None
-            return
-        for edge in owner.in_edges:
-            source = self.graph.vertices[edge.source]
-            consumers = (self.graph.vertices[e.target] for e in source.out_edges)
-            if source.released or not source.all_finished:
-                continue
-            if all(consumer.all_finished for consumer in consumers):
-                source.released = True
-                by_worker: dict[str, list[AttemptKey]] = {}
-                for vertex in source.subtasks:
-                    self.graph.set_available(vertex, False)
-                    keys = by_worker.setdefault(vertex.stored_at, [])
-                    keys.append(vertex.key(self.graph.job_id))
-                for worker_id, keys in by_worker.items():
-                    self.act(act.ReleasePartitions(worker_id, tuple(keys)))
+            return True
+        away = (v.stored_at in self.expected_back for v in owner.subtasks if not v.available)
+        return bool(self.expected_back) and any(away)
+
+    def _release(self, source: ExecutionJobVertex) -> None:
+        source.released = True
+        by_worker: dict[str, list[AttemptKey]] = {}
+        for vertex in source.subtasks:
+            self.graph.set_available(vertex, False)
+            keys = by_worker.setdefault(vertex.stored_at, [])
+            keys.append(vertex.key(self.graph.job_id))
+        for worker_id, keys in by_worker.items():
+            self.act(act.ReleasePartitions(worker_id, tuple(keys)))
 
     def abandon(self, vertex: ExecutionVertex) -> None:
         """The current attempt is over without output; the subtask is CREATED again."""

@@ -57,8 +57,6 @@ class Reconciliation:
             self.awaited.update(_needed(graph, owner))
         #: Awaited partitions that are known to be gone; reset together when the wait ends.
         self.missing: dict[SubtaskId, None] = {}
-        #: Vertices that became finished during the wait: their inputs are released after it.
-        self.finished_meanwhile: dict[str, None] = {}
         #: Offers of unlogged work whose producers' own (unlogged) work has not been offered yet.
         self.deferred = DeferredOffers(graph)
         #: What each worker offered when it registered first.

@@ -102,6 +102,7 @@ class ReturningWorkers:
     def _judge(self, signal: sig.WorkerRegistered) -> Iterator[None]:
         """Yields where it may be interrupted."""
         core, recovery = self._core, self._core.reconciliation
+        core.judging_inventory = True
         address_before = core.workers.get(signal.worker_id, signal.data_address)
         core.workers[signal.worker_id] = signal.data_address
         # A new process in a service's place goes on with nothing that the old one was sent.
@@ -146,7 +147,9 @@ class ReturningWorkers:
                 self._give_up_deferred(recovery)
         reason = "late" if late else "superseded"
         core.act(act.RejectOffers(signal.worker_id, tuple(rejected), reason))
+        core.judging_inventory = False
         self.end_wait_if_complete()
+        core.release_certain()
         core.reschedule()
 
     def _in_graph_order(self, offers: list[Offer]) -> list[Offer]:
@@ -392,6 +395,7 @@ class ReturningWorkers:
             self.end_wait_if_complete()
         else:
             self._failures.reset(lost)
+        core.release_certain()
         core.reschedule()
 
     def end_wait_if_complete(self) -> None:
@@ -418,9 +422,7 @@ class ReturningWorkers:
         missing = (*recovery.missing, *recovery.awaited)
         recovery.awaited.clear()
         self._failures.reset(self._lost(missing))
-        for vertex_id in recovery.finished_meanwhile:
-            if self._graph.vertices[vertex_id].all_finished:
-                self._core.release_inputs(self._graph.vertices[vertex_id])
+        self._core.release_certain()
         self._core.change_state(JobState.RUNNING)
         self._core.reschedule()
 

@@ -58,7 +58,8 @@ class NothingIsDeletedEarly(Invariant):
         self._ordered: dict[AttemptKey, None] = {}
         #: Of those, what one leader has ordered itself, by leader and job.
         self._released: dict[tuple[str, int, str], dict[AttemptKey, None]] = {}
-        #: What was seen to vanish from a living TaskManager.
+        #: What was seen to vanish from a living TaskManager that had not looked for a leader for so
+        #: long that it lets go of everything.
         self._deleted: dict[AttemptKey, None] = {}
         #: By job, as its stored graph says.
         self._recovers: dict[str, bool] = {}
@@ -98,15 +99,15 @@ class NothingIsDeletedEarly(Invariant):
         if before is not None and len(before.held) < ATTEMPTS_MAX:
             for key in before.held:
                 if key not in held and worker.finished.get(key) is None:
-                    self._deleted[key] = None
                     self._judge(worker, before, key)
         return _Holder(held, now_s, registered_s)
 
     def _judge(self, worker: WorkerView, before: _Holder, key: AttemptKey) -> None:
-        if key in self._ordered or not self._recovers.get(key.job_id, True):
-            return
         searched_s = self.view.now_s - before.registered_s
         if searched_s * CLOCK_RATE_MAX >= self.view.registration_timeout_s:
+            return
+        self._deleted[key] = None
+        if key in self._ordered or not self._recovers.get(key.job_id, True):
             return
         if archived(self.view, key.job_id) is None:
             self.broken(

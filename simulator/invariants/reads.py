@@ -15,6 +15,7 @@ from holdover.v1.common_pb2 import FinishedExecution
 from holdover.v1.job_pb2 import DETERMINISM_INDETERMINATE
 from holdover.v1.taskmanager_pb2 import InputGate, TaskDeployment
 from jobmanager.scheduler import actions as act
+from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.states import ExecutionState, JobState
 from shuffle.partition_name import parse_partition_name
@@ -82,12 +83,13 @@ class ReadsWhatCounts(Invariant):
 
     def step(self, step: Step) -> None:
         """What is deployed names current attempts; what counts has read what counts."""
+        offered = isinstance(step.signal, sig.WorkerRegistered)
         for event in step.decision.events:
-            if event.vertex_finished.adopted:
-                # Its process may have died when all was written and nothing told.
-                self._finished[AttemptKey.from_proto(event.vertex_finished.execution.attempt)] = (
-                    None
-                )
+            if event.vertex_finished.adopted or (offered and event.HasField("vertex_finished")):
+                # Its process may have died when all was written and nothing told; or been cancelled
+                # when a shuffle service was about to publish what it had put.
+                key = AttemptKey.from_proto(event.vertex_finished.execution.attempt)
+                self._finished[key] = None
         for action in step.decision.actions:
             if isinstance(action, act.Deploy):
                 self._check_deployment(step, action.deployment)

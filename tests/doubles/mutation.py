@@ -24,8 +24,8 @@ class Mutation:
         seed: of a run of the swarm that catches it.
         patches: the replacements, entered one after the other.
         swarm: the swarm of the seed.
-        scenario: a scenario of its own in `tests/simulation/mutations`, where a swarm's runs are
-            too short to tell.
+        scenario: a scenario of its own, by its path from `tests/simulation/mutations`: one where a
+            swarm's runs are too short to tell, or that is kept already for what it once found.
     """
 
     name: str

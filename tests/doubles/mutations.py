@@ -31,6 +31,7 @@ from jobmanager.recovery import ReplayedJob, replay_job
 from jobmanager.resource_manager import ResourceManager
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import failures, returning_workers
+from jobmanager.scheduler.core import SchedulerCore
 from jobmanager.scheduler.deployment import TaskDeployments
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.failover import LostSubtask, ResetPlan, plan_resets
@@ -133,6 +134,15 @@ _set_timer = JobMaster._set_timer
 def _set_short_timer(self: JobMaster, action: act.SetTimer) -> None:
     short = replace(action, delay_s=action.delay_s / 20) if action.name == WAIT_TIMER else action
     _set_timer(self, short)
+
+
+def _release_whoever_is_awaited(self: SchedulerCore) -> None:
+    for vertex_id in list(self._to_release):
+        del self._to_release[vertex_id]
+        source = self.graph.vertices[vertex_id]
+        readers = [self.graph.vertices[edge.target] for edge in source.out_edges]
+        if not source.released and all(owner.all_finished for owner in (source, *readers)):
+            self._release(source)
 
 
 def _registered_without_its_timer(self: JobLeaderConnection, epoch: int) -> None:
@@ -296,6 +306,13 @@ MUTATIONS = (
         NoNeedlessRerun,
         507,
         one(JobMaster, "_set_timer", _set_short_timer),
+    ),
+    Mutation(
+        "what has been read is deleted, whoever is awaited with what was made of it",
+        NoNeedlessRerun,
+        2673,
+        one(SchedulerCore, "release_certain", _release_whoever_is_awaited),
+        scenario="../track_record/inputs-of-what-is-missing",
     ),
     Mutation(
         "the retention timer runs on after the TaskManager has registered",

@@ -18,6 +18,7 @@ from jobmanager.scheduler.shuffle_master import ExternalShuffle
 from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
 from jobmanager.worker_connection import WorkerConnection
 from shuffle import service as shuffle_service
+from shuffle.incoming_partitions import IncomingPartitions
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, PART_SUFFIX
 from shuffle.service import ShuffleService
 from simulator.invariants.held import HeldIsWhole
@@ -78,6 +79,10 @@ def _keep_all(self: ShuffleService, keys: Sequence[AttemptKey]) -> None:
     """Nothing is deleted."""
 
 
+def _nothing_outdated(self: IncomingPartitions, epoch: int) -> list[AttemptKey]:
+    return []
+
+
 _tell_load = worker_service._tell_load
 
 
@@ -126,6 +131,13 @@ SHUFFLE_MUTATIONS = (
         1,
         one(ShuffleService, "release_attempts", _keep_all),
         scenario="lingering-output",
+    ),
+    Mutation(
+        "a shuffle service keeps what was put for an earlier leader",
+        NothingLingers,
+        4402,
+        one(IncomingPartitions, "outdated", _nothing_outdated),
+        scenario="../track_record/put-for-an-earlier-leader",
     ),
     Mutation(
         "a drained shuffle service is never told that it may leave",

@@ -124,3 +124,35 @@ def test_a_bound_on_what_is_held_costs_only_what_nobody_needs() -> None:
     )
     job = JobSpec(name="job", stages=stages)
     tell(scenario.model_copy(update={"jobs": (job,)}), plot)
+
+
+def test_one_that_is_awaited_in_vain_costs_what_was_on_its_disk_and_not_all_before_it() -> None:
+    """The middle stage becomes finished while it is awaited with some of it: what that has read is
+    kept, for some of it must be made once more."""
+
+    async def plot(story: Story) -> None:
+        await story.stage_finished("middle", 0.8)
+        last, *_ = [name for name in ("tm-1", "tm-2", "tm-3") if story.tasks(name)]
+        away.append(next(name for name in ("tm-1", "tm-2", "tm-3") if name != last))
+        had.update((e.attempt.vertex_id, e.attempt.subtask) for e in story.held(away[0]))
+        story.kill(away[0])
+        await story.stage_finished("middle")
+        await story.at(story.now_s + 5.0)
+        for name in sorted({"tm-1", "tm-2", "tm-3"} - set(away)):
+            assert any(e.attempt.vertex_id == "v0" for e in story.held(name))
+
+    away: list[str] = []
+    had: set[tuple[str, int]] = set()
+    restart = "execution.batch.job-recovery.taskmanager-restart.timeout"
+    stages = (
+        StageSpec(name="first", parallelism=6, seconds=Constant(1.0)),
+        StageSpec(name="middle", parallelism=7, seconds=Constant(2.0)),
+        StageSpec(name="last", parallelism=2, seconds=Constant(2.0)),
+    )
+    scenario = two_stages(6, options={restart: "30 s"})
+    job = JobSpec(name="job", stages=stages)
+    record = tell(scenario.model_copy(update={"jobs": (job,)}), plot)
+    for stage, vertex_id in (("first", "v0"), ("middle", "v1")):
+        again = {subtask for subtask, runs in runs_of(record, stage).items() if runs > 1}
+        assert again == {subtask for at, subtask in had if at == vertex_id}
+        assert again

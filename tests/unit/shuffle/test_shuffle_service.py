@@ -102,6 +102,33 @@ async def test_output_of_an_outdated_leaders_attempt_is_refused(cluster: Cluster
         await cluster.service.put(attempt(1))
 
 
+async def test_what_was_put_for_an_earlier_leader_is_deleted(cluster: Cluster) -> None:
+    """Its task is gone with that leader, and the next one has never heard of it."""
+    await cluster.start()
+    await cluster.registered()
+    service = cluster.service.service
+    await cluster.service.put(KEY)
+    copied = service.begin(identity(attempt(1)).name, True)
+    service.complete(copied)
+    service.end(copied)
+    await cluster.next_leader(2)
+    await cluster.registered()
+    await cluster.until(lambda: cluster.service.files() == [])
+    assert service.incoming == []
+    assert service.header().shuffle.held_bytes == 0
+
+
+async def test_what_is_put_for_the_leader_outlives_its_registration(cluster: Cluster) -> None:
+    """The leader may deploy before its answer has come."""
+    await cluster.start()
+    await cluster.registered()
+    early = await cluster.service.put(attempt(epoch=2))
+    await cluster.next_leader(2)
+    await cluster.registered()
+    await cluster.service.publish(early)
+    assert await cluster.service.fetched(attempt(epoch=2)) == list(range(10))
+
+
 async def test_what_no_leader_asks_for_in_time_is_released(cluster: Cluster) -> None:
     """P27, P36: at the timeout, from the loss on."""
     await cluster.start(
@@ -190,7 +217,7 @@ async def test_a_job_whose_puts_all_failed_leaves_no_directory(cluster: Cluster)
     assert cluster.service.directories() == [JOB]
     cluster.jm.ended_jobs.append(JOB)
     await cluster.until(lambda: cluster.service.directories() == [])
-    assert cluster.service.service.jobs == []
+    await cluster.until(lambda: cluster.service.service.jobs == [])
 
 
 async def test_a_stream_that_outlives_its_job_leaves_no_directory(cluster: Cluster) -> None:
@@ -204,7 +231,7 @@ async def test_a_stream_that_outlives_its_job_leaves_no_directory(cluster: Clust
     assert not service.end(put), "its files went with the job"
     cluster.jm.ended_jobs.append(JOB)
     await cluster.until(lambda: cluster.service.directories() == [])
-    assert service.jobs == []
+    await cluster.until(lambda: service.jobs == [])
 
 
 async def test_what_the_leader_rejects_is_deleted(cluster: Cluster) -> None:
@@ -239,6 +266,19 @@ async def test_what_was_released_before_it_was_put_is_not_taken(cluster: Cluster
         await cluster.service.publish(half)
     await cluster.service.finish(attempt(0, 1))
     await cluster.until(lambda: len(cluster.service.files()) == 3)
+
+
+async def test_what_is_released_just_before_it_is_published_is_deleted(cluster: Cluster) -> None:
+    """Its task may be gone before it has the answer."""
+    await cluster.start()
+    await cluster.registered()
+    service = cluster.service.service
+    publishing = asyncio.ensure_future(service.publish(await cluster.service.put(KEY), False))
+    await asyncio.sleep(0)
+    service.release_attempts([KEY])
+    with pytest.raises(OutputRefused, match="released"):
+        await publishing
+    await cluster.until(lambda: cluster.service.files() == [])
 
 
 async def test_a_draining_service_takes_nothing_and_keeps_what_it_holds(cluster: Cluster) -> None:

@@ -7,10 +7,19 @@ from dataclasses import replace
 
 import pytest
 
+from holdover.v1 import job_pb2
 from jobmanager.scheduler.restarted_workers import RESTART_WAIT_TIMER
 from jobmanager.scheduler.states import ExecutionState, JobState
 from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld
-from tests.unit.jobmanager.scheduler.job_graphs import chain
+from tests.unit.jobmanager.scheduler.job_graphs import (
+    FORWARD,
+    HASH,
+    chain,
+    connect,
+    sink,
+    source,
+    stage,
+)
 from tests.unit.jobmanager.scheduler.scenes import (
     finish,
     fire,
@@ -21,6 +30,7 @@ from tests.unit.jobmanager.scheduler.scenes import (
     register,
     resets_of,
     started,
+    starts_of,
     stored_by,
 )
 
@@ -136,6 +146,94 @@ def test_work_whose_worker_stays_away_runs_again_when_its_time_is_over() -> None
     assert resets_of(world) == {("s", "WORKER_LOST"): lost}
     world.run_to_end()
     assert world.output() == list(range(8))
+
+
+def last_of_m_finishes_while_others_are_awaited() -> tuple[SchedulerWorld, str]:
+    """m is finished, and a lost worker that may come back holds some of it."""
+    world = started(chain(6), options=WAITING)
+    finish(world, "s")
+    finish(world, "m", range(5))
+    [(last, key)] = [task for task in world.tasks() if task[1].vertex_id == "m"]
+    holders = (holder_of(world, "m", subtask)[0].worker_id for subtask in range(5))
+    away = next(worker_id for worker_id in holders if worker_id != last.worker_id)
+    lose(world, away)
+    world.finish(last, key)
+    world.deliver_pending()
+    assert graph_of(world).vertices["m"].all_finished
+    return world, away
+
+
+def stored_of(world: SchedulerWorld, vertex_id: str) -> list[int]:
+    """Subtasks of a vertex whose output is at any living worker."""
+    living = [worker_id for worker_id, worker in world.workers.items() if worker.alive]
+    return sorted(i for worker_id in living for i in stored_by(world, worker_id, vertex_id))
+
+
+def test_what_awaited_work_has_read_is_kept_and_makes_it_anew() -> None:
+    """Only what is away with the worker is made once more, and not all before it."""
+    world, away = last_of_m_finishes_while_others_are_awaited()
+    kept, lost = stored_of(world, "s"), stored_by(world, away, "s")
+    assert sorted(kept + lost) == list(range(6))
+    assert kept
+    fire(world, RESTART_WAIT_TIMER + away)
+    assert resets_of(world)["m", "WORKER_LOST"] == stored_by(world, away, "m")
+    world.run_to_end()
+    assert {i for i in range(6) if starts_of(world).count(("s", i)) > 1} == set(lost)
+    assert stored_of(world, "s") == []
+    assert world.output() == list(range(8))
+
+
+def test_what_awaited_work_has_read_is_deleted_when_it_is_back() -> None:
+    """Then, and not only with the job."""
+    world, away = last_of_m_finishes_while_others_are_awaited()
+    register(world, away)
+    assert stored_of(world, "s") == []
+    world.run_to_end()
+    assert finished_once(world)
+
+
+def test_what_has_been_read_is_deleted_when_an_awaited_worker_stays_away_and_nobody_cares() -> None:
+    """What it holds was read by the only one that reads it."""
+    job = job_pb2.JobGraph(job_id="job", vertices=[source("s", 3), stage("m", 3), sink("k", 3)])
+    connect(job, "s", "m", HASH, 3)
+    connect(job, "m", "k", FORWARD, 1)
+    world = started(job, options=WAITING)
+    finish(world, "s")
+    finish(world, "m", [0])
+    finish(world, "k", [0])
+    finish(world, "m", [1])
+    [(last, key)] = [task for task in world.tasks() if task[1].vertex_id == "m"]
+    away, _ = holder_of(world, "m", 0)
+    assert away is not last
+    lose(world, away.worker_id)
+    world.finish(last, key)
+    world.deliver_pending()
+    assert stored_of(world, "s")
+    fire(world, RESTART_WAIT_TIMER + away.worker_id)
+    assert stored_of(world, "s") == []
+    assert ("m", 0) not in [(v, i) for (v, _), lost in resets_of(world).items() for i in lost]
+
+
+def test_what_two_read_is_kept_for_the_one_that_is_awaited() -> None:
+    """The other is the last to finish, and all of it is there."""
+    job = job_pb2.JobGraph(
+        job_id="job",
+        vertices=[source("s", 3), stage("a", 3), stage("b", 3), sink("k", 3)],
+    )
+    for producer, consumer in (("s", "a"), ("s", "b"), ("a", "k"), ("b", "k")):
+        connect(job, producer, consumer, HASH, 3)
+    world = started(job, options=WAITING, workers=4, slots=1)
+    finish(world, "s")
+    finish(world, "a")
+    finish(world, "b", [0, 1])
+    [(last, key)] = [task for task in world.tasks() if task[1].vertex_id == "b"]
+    holders = (holder_of(world, "a", subtask)[0].worker_id for subtask in range(3))
+    away = next(worker_id for worker_id in holders if worker_id != last.worker_id)
+    lose(world, away)
+    world.finish(last, key)
+    world.deliver_pending()
+    assert graph_of(world).vertices["b"].all_finished
+    assert stored_of(world, "s")
 
 
 def test_what_the_worker_does_not_bring_back_runs_again_at_once() -> None:

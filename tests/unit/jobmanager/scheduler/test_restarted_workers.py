@@ -16,6 +16,7 @@ from tests.unit.jobmanager.scheduler.scenes import (
     finish,
     graph_of,
     holder_of,
+    lose_output,
     next_leader,
     register,
     resets_of,
@@ -143,6 +144,23 @@ def test_a_worker_that_nobody_missed_keeps_its_finished_work_and_loses_its_tasks
     world.run_to_end()
     assert world.runs_of("s", key.subtask) == 1
     assert all(k in world.starts for k in running)
+    assert world.output() == list(range(8))
+
+
+def test_who_brings_the_last_of_a_vertex_and_has_lost_another_finds_the_inputs_there() -> None:
+    """The inventory is judged to its end before anything is deleted by what stands in it."""
+    world = started(chain(6))
+    finish(world, "s")
+    finish(world, "m", range(5))
+    [(worker, last)] = [task for task in world.tasks() if task[1].vertex_id == "m"]
+    lost = stored_by(world, worker.worker_id, "m")[0]
+    world.finish(worker, last)
+    world.pending.clear()
+    lose_output(world, "m", [lost])
+    register(world, worker.worker_id)
+    assert resets_of(world) == {("m", "PARTITION_MISSING"): [lost]}
+    world.run_to_end()
+    assert {starts_of(world).count(("s", subtask)) for subtask in range(6)} == {1}
     assert world.output() == list(range(8))
 
 

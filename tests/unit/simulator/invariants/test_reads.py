@@ -62,6 +62,22 @@ def test_reading_an_attempt_that_has_not_finished_is_found() -> None:
     assert "whose producer has not finished" in cluster.findings[0]
 
 
+def test_what_a_worker_offers_and_its_leader_takes_has_finished() -> None:
+    """A shuffle service published it while its task was being cancelled."""
+    for signal, findings in (
+        (sig.WorkerRegistered("ss-0", "ss-0:1", refreshed=False), 0),
+        (sig.JobStarted(), 1),
+    ):
+        cluster = KnownCluster()
+        invariant = cluster.checked(ReadsWhatCounts)
+        producer = attempt("s", 0)
+        invariant.attempt_ended("tm-1", producer, "canceled", None)
+        invariant.step(step(scheduler(), signal, events=[finished("s", 0)]))
+        invariant.attempt_started("tm-0", deployment(READER, [producer]))
+        reads(invariant, READER, producer)
+        assert len(cluster.findings) == findings
+
+
 def test_reading_another_attempt_than_was_named_is_found() -> None:
     """However finished it is."""
     cluster = KnownCluster()
