@@ -70,7 +70,6 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         connection.served_calls[self] = None
         if timeout_s is not None:
             self.deadline_s = self._loop.now_s + timeout_s
-            connection.server.deadlines.add(self.deadline_s, self)
 
     # ------------------------------------------------------------------ from the network
 
@@ -129,7 +128,15 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
 
     # ------------------------------------------------------------------ running
 
-    async def run(self, request: bytes | None) -> None:
+    def start(self, request: bytes | None) -> None:
+        """Run the handler, which may have ended when this returns; the last act of a callback."""
+        task = self._loop.start_task(self._run(request))
+        if not task.done():
+            self.task = task
+            if self.deadline_s is not None:
+                self.connection.server.deadlines.add(self.deadline_s, self)
+
+    async def _run(self, request: bytes | None) -> None:
         """Run the handler to its end, whatever that is."""
         try:
             if self.handler.response_streaming:
