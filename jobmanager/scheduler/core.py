@@ -233,12 +233,12 @@ class SchedulerCore:
         self.refusals.taken(vertex.id)
         if adopted:
             self.ready.discard(vertex.id)
-        finished = events_pb2.ExecutionVertexFinished(
-            execution=execution,
-            location=common_pb2.PartitionLocation(worker_id=worker_id),
-            adopted=adopted,
-        )
-        self.emit(events_pb2.JobEvent(vertex_finished=finished))
+        # In its place: what is put together first, and into the event then, is copied once more.
+        event = events_pb2.JobEvent()
+        event.vertex_finished.execution.CopyFrom(execution)
+        event.vertex_finished.location.worker_id = worker_id
+        event.vertex_finished.adopted = adopted
+        self.emit(event)
         if slot is not None:
             self.slots.vacate(slot, vertex.id)
         self.graph.set_available(vertex, worker_id in self.workers)
