@@ -307,6 +307,8 @@ class WorkerConnection:
             ),
             timeout=self._call_timeout_s,
         )
+        if not answer.refusals:
+            return
         refusals = {AttemptKey.from_proto(r.attempt): r.reason for r in answer.refusals}
         for order in orders:
             reason = refusals.get(AttemptKey.from_proto(order.task.attempt))

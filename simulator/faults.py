@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from jobmanager.scheduler.execution_graph import ExecutionGraph
 from simulator import fault_kinds as kinds
 from simulator.cluster import LEADER_HOST, SimulatedCluster
 from simulator.fault_effects import SHARED_STORAGE, Ending, FaultEffects, Heal
@@ -74,6 +75,8 @@ class FaultInjector:
         #: Faults of the scenario that were not made yet, by their place.
         self._unmade: dict[int, kinds.FaultModel] = dict(enumerate(scenario.faults))
         self._lasting: dict[int, _Lasting] = {}
+        #: By job and stage.
+        self._vertex_ids: dict[tuple[str, str], str] = {}
         #: When the last fault began or ended to act, None before the first.
         self.changed_s: float | None = None
 
@@ -211,11 +214,21 @@ class FaultInjector:
         master = self._cluster.job_master(job_id)
         if master is None:
             return -1.0
-        for vertex in master.scheduler.graph.vertices.values():
-            chained = any(operator.name == stage for operator in vertex.vertex.operators)
-            if chained and vertex.parallelism:
-                return vertex.finished_count / vertex.parallelism
-        return -1.0
+        graph = master.scheduler.graph
+        found = graph.vertices.get(self._vertex_id(graph, stage))
+        return found.finished_count / found.parallelism if found and found.parallelism else -1.0
+
+    def _vertex_id(self, graph: ExecutionGraph, stage: str) -> str:
+        """The vertex that a stage is part of; empty where the job has no such stage."""
+        known = self._vertex_ids.get((graph.job_id, stage))
+        if known is None:
+            chains = [
+                vertex.vertex_id
+                for vertex in graph.job.vertices
+                if any(operator.name == stage for operator in vertex.operators)
+            ]
+            known = self._vertex_ids[graph.job_id, stage] = chains[0] if chains else ""
+        return known
 
     # ------------------------------------------------------------------ who
 

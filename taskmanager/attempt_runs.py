@@ -32,7 +32,6 @@ from holdover.v1.common_pb2 import (
 from holdover.v1.taskmanager_pb2 import (
     CancelTask,
     RequestSplitResponse,
-    RunTask,
     SplitAnswer,
     TaskCommand,
     TaskDeployment,
@@ -219,19 +218,19 @@ class AttemptRuns:
         return _died(await self._status(process)) if end is None else end
 
     def _run_command(self, run: AttemptRun, graph: CachedJobGraph) -> bytes:
-        command = TaskCommand(
-            run=RunTask(
-                deployment=run.deployment,
-                job_graph_path=graph.path,
-                shuffle_directory=self._directory.shuffle,
-                data_address=self._data_address,
-                options=graph.task_options,
-                scratch_directory=self._scratch(run.key),
-                # Nobody will look for what a job without recovery, or a worker whose name was
-                # made up, has left behind.
-                record_finished=graph.recovery_enabled and not self._directory.generated,
-            )
-        )
+        command = TaskCommand()
+        # In its place: a deployment may name thousands of inputs, and would be copied once more.
+        task = command.run
+        if run.deployment is not None:
+            task.deployment.CopyFrom(run.deployment)
+        task.job_graph_path = graph.path
+        task.shuffle_directory = self._directory.shuffle
+        task.data_address = self._data_address
+        task.options.extend(graph.task_options)
+        task.scratch_directory = self._scratch(run.key)
+        # Nobody will look for what a job without recovery, or a worker whose name was made up, has
+        # left behind.
+        task.record_finished = graph.recovery_enabled and not self._directory.generated
         return command.SerializeToString()
 
     async def _hear(self, run: AttemptRun, process: TaskProcess) -> RunEnd | None:

@@ -29,7 +29,7 @@ _log = Log(__name__)
 #: Bounds of one call's reports, far below the largest gRPC message (P53).
 _REPORTS_MAX = 500
 _REPORT_BYTES_MAX = 4 * 1024 * 1024
-#: How long a lone RUNNING report waits for company: most tasks end soon, and are reported once.
+#: How long a RUNNING report waits for company: most tasks end soon, and are reported once.
 _RUNNING_REPORT_DELAY_S = 0.02
 #: Pause after a failed call, doubled up to the largest.
 _BACKOFF_FIRST_S = 0.05
@@ -49,30 +49,40 @@ class JobManagerCalls:
         self._connection = connection
         self._resource_id = resource_id
         self._call_timeout_s = call_timeout_s
-        self._reports_waiting = asyncio.Event()
+        #: Set when reports are to be sent, and when that is so of those that wait for company.
+        self._reports_due = asyncio.Event()
+        self._due_timer: asyncio.TimerHandle | None = None
 
-    def wake_reporter(self) -> None:
-        """Something was added to the queue."""
-        self._reports_waiting.set()
+    def wake_reporter(self, *, urgent: bool = True) -> None:
+        """Something was added to the queue. If not urgent it waits a moment for company."""
+        if urgent:
+            self._reports_due.set()
+        elif self._due_timer is None:
+            loop = asyncio.get_running_loop()
+            self._due_timer = loop.call_later(_RUNNING_REPORT_DELAY_S, self._reports_due.set)
 
     async def report(self, queue: ReportQueue) -> None:
         """Send what is queued, for ever; a loop for a `Supervisor`."""
         backoff = _Backoff()
+        self._reports_due.set()
         while True:
-            if not len(queue):
-                self._reports_waiting.clear()
-                await self._reports_waiting.wait()
-            await self._wait_for_an_end(queue)
+            await self._reports_due.wait()
             taken = await self._report_some(queue)
             if taken:
                 backoff = _Backoff()
             elif taken is False:
                 await backoff.pause()
+            if len(queue):
+                self.wake_reporter(urgent=queue.urgent or not taken)
 
     async def _report_some(self, queue: ReportQueue) -> bool | None:
         """Whether the JobManager has taken the oldest reports; None when there are none any more.
         Nothing of them is kept by a TaskManager that has none."""
         registration, stub = await self._connection.connected()
+        self._reports_due.clear()
+        if self._due_timer is not None:
+            self._due_timer.cancel()
+            self._due_timer = None
         taken = queue.take(_REPORTS_MAX, _REPORT_BYTES_MAX)
         if not taken:
             return None
@@ -86,18 +96,6 @@ class JobManagerCalls:
             return False
         queue.acknowledge(taken)
         return True
-
-    async def _wait_for_an_end(self, queue: ReportQueue) -> None:
-        """Return at once when an attempt's end is queued, or soon comes; after a moment anyway."""
-        if queue.urgent:
-            return
-        try:
-            async with asyncio.timeout(_RUNNING_REPORT_DELAY_S):
-                while not queue.urgent:
-                    self._reports_waiting.clear()
-                    await self._reports_waiting.wait()
-        except TimeoutError:
-            return
 
     async def _send_reports(
         self,

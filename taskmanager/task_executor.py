@@ -370,7 +370,8 @@ class TaskExecutor:
         self._calls.wake_reporter()
 
     def _on_running(self, run: AttemptRun) -> None:
-        self._report(run.key, running_report(run.key))
+        self._reports.add(run.key, running_report(run.key))
+        self._calls.wake_reporter(urgent=False)
 
     async def _on_end(self, run: AttemptRun, end: RunEnd) -> None:
         key = run.key

@@ -100,6 +100,8 @@ class SchedulerCore:
             recovery_enabled=options.recovery_enabled,
         )
         self._enumerating: set[str] = set()
+        #: Vertices without a shape, or sources of which the splits are not known.
+        self._unshaped = list(graph.vertices.values())
         self._declared = 0
         self._waiting_for_slots = False
 
@@ -124,13 +126,14 @@ class SchedulerCore:
     def initialize_vertices(self) -> None:
         """Decide the shape of every vertex whose inputs allow it; also while workers are awaited,
         for what they bring back may be of a vertex whose shape is lost with the end of the log."""
-        if self.graph.state not in _WORKING:
+        if not self._unshaped or self.graph.state not in _WORKING:
             return
-        for owner in self.graph.vertices.values():
+        for owner in self._unshaped:
             if not owner.initialized:
                 self._initialize(owner)
             elif owner.splits_unknown and not owner.all_finished:
                 self._list_splits(owner)
+        self._unshaped = [o for o in self._unshaped if not o.initialized or o.splits_unknown]
 
     def _initialize(self, owner: ExecutionJobVertex) -> None:
         if owner.source is not None:
@@ -234,12 +237,12 @@ class SchedulerCore:
         self.refusals.taken(vertex.id)
         if adopted:
             self.ready.discard(vertex.id)
-        finished = events_pb2.ExecutionVertexFinished(
-            execution=execution,
-            location=common_pb2.PartitionLocation(worker_id=worker_id),
-            adopted=adopted,
-        )
-        self.emit(events_pb2.JobEvent(vertex_finished=finished))
+        # In its place: what is put together first, and into the event then, is copied once more.
+        event = events_pb2.JobEvent()
+        event.vertex_finished.execution.CopyFrom(execution)
+        event.vertex_finished.location.worker_id = worker_id
+        event.vertex_finished.adopted = adopted
+        self.emit(event)
         if slot is not None:
             self.slots.vacate(slot, vertex.id)
         self.graph.set_available(vertex, worker_id in self.workers)

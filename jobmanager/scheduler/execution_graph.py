@@ -456,8 +456,8 @@ class ExecutionGraph:
 
     @property
     def all_finished(self) -> bool:
-        """Whether every subtask of every vertex is FINISHED."""
-        return all(owner.all_finished for owner in self.vertices.values())
+        """Whether every subtask of every vertex is FINISHED; the last vertex seldom is."""
+        return all(owner.all_finished for owner in reversed(self.vertices.values()))
 
 
 def _attempts_begun(vertex: ExecutionVertex) -> int:

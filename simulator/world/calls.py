@@ -96,8 +96,10 @@ class ClientCall(grpc.aio.Call):
         #: The serialised request, until it is sent; None for a stream of requests.
         self.request: bytes | None = None
         self._loop = channel.loop
-        #: Who waits for anything to happen to it.
+        #: Who waits for an answer, or its end.
         self._waiting: list[Promise[None]] = []
+        #: Who waits for a connection, or for room to write.
+        self._writing: list[Promise[None]] = []
         self._initial_metadata: RawMetadata | None = None
         self._done_callbacks: list[Callable[[Any], object]] = []
         channel.calls[self] = None
@@ -184,16 +186,25 @@ class ClientCall(grpc.aio.Call):
         for promise in waiting:
             if not promise.done():
                 promise.set_result(None)
+        self._tell_writers()
+
+    def _tell_writers(self) -> None:
+        writing, self._writing = self._writing, []
+        for promise in writing:
+            if not promise.done():
+                promise.set_result(None)
 
     def _next_change(self) -> Promise[None]:
         promise: Promise[None] = Promise(self._loop)
         self._waiting.append(promise)
         return promise
 
-    async def _change(self) -> None:
-        """Wait for anything to happen to the call; to be cancelled here cancels the call."""
+    async def _change(self, waiting: list[Promise[None]]) -> None:
+        """Wait with these until they are told; to be cancelled here cancels the call."""
+        promise: Promise[None] = Promise(self._loop)
+        waiting.append(promise)
         try:
-            await self._next_change()
+            await promise
         except asyncio.CancelledError:
             self.cancel()
             raise
@@ -278,13 +289,13 @@ class ClientCall(grpc.aio.Call):
     async def wait_for_connection(self) -> None:
         """See `grpc.aio.Call`."""
         while self.outcome is None and self.connection is None:
-            await self._change()
+            await self._change(self._writing)
         if self.outcome is not None:
             self._raise_for_status(self.outcome)
 
     def was_sent(self) -> None:
         """It is on a connection now; those who wait to write go on."""
-        self._tell()
+        self._tell_writers()
 
 
 class SingleAnswer(ClientCall):

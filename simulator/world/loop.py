@@ -29,6 +29,9 @@ from simulator.world.process import CURRENT, Host, Process, ProcessState
 
 ResultT = TypeVar("ResultT")
 
+#: By loop, the task that runs: `asyncio.current_task`, which takes longer to ask.
+RUNNING_TASKS: dict[Any, Any] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
+
 _RUNNING = ProcessState.RUNNING
 _DEAD = ProcessState.DEAD
 
@@ -117,6 +120,11 @@ class ReadyHandle:
     def when(self) -> float:
         """When a timer is due, in seconds of its process's clock."""
         return self.process.host.local_s(self._when)
+
+    def run(self) -> None:
+        """Run it now, within another callback."""
+        if self._callback is not None:
+            self._context.run(self._callback, *self._args)
 
     def failed(self, error: BaseException) -> None:
         """What it raised when it ran goes to the loop's handler."""
@@ -416,6 +424,22 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         )
         process = CURRENT.get(self.world_process) if context is None else context.get(CURRENT)
         (process or self.world_process).remember_task(task)
+        return task
+
+    def start_task(self, coro: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
+        """A task of the current process that has gone as far as it gets without waiting.
+
+        The last act of a callback; called by a task, it is `create_task`. See `Promise.wake`.
+        """
+        process = CURRENT.get(self.world_process)
+        was_listed = process.listed
+        task = self.create_task(coro)
+        if self not in RUNNING_TASKS:
+            first_step = process.ready.pop()
+            if not was_listed:
+                self._listed.pop()
+                process.listed = False
+            first_step.run()
         return task
 
     #: Whether it debugs: never. Every future asks, so nothing but C answers: `bool()` is False.

@@ -12,15 +12,12 @@ from collections.abc import Callable, Generator, Sequence
 from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar
 
-from simulator.world.loop import VirtualLoop
+from simulator.world.loop import RUNNING_TASKS, VirtualLoop
 from simulator.world.process import CURRENT
 
 ResultT = TypeVar("ResultT")
 
 Callback = Callable[[Any], object]
-
-#: By loop, the task that runs: `asyncio.current_task`, which takes longer to ask.
-_running_tasks: dict[Any, Any] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
 
 
 class Promise(Generic[ResultT]):
@@ -120,7 +117,7 @@ class Promise(Generic[ResultT]):
             return
         if len(callbacks) == 1:
             callback, context = callbacks[0]
-            if context.get(CURRENT) is CURRENT.get() and self._loop not in _running_tasks:
+            if context.get(CURRENT) is CURRENT.get() and self._loop not in RUNNING_TASKS:
                 self._callbacks = None
                 context.run(callback, self)
                 return

@@ -176,7 +176,7 @@ class SimulatedServer:
         self._running += 1
         served = ServedCall(connection, call, handler, timeout_s)
         call.served = served
-        served.task = self.network.loop.create_task(served.run(request))
+        served.start(request)
 
     def _refuse(
         self, connection: Connection, call: ClientCall, code: grpc.StatusCode, details: str

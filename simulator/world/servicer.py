@@ -63,13 +63,13 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         self._requests: deque[bytes] | None = deque() if handler.request_streaming else None
         self._requests_ended = False
         self._unread_bytes = 0
-        #: The handler, when it waits for requests or for room; it may wait with several tasks.
+        #: The handler, when it waits for requests, or for room; it may wait with several tasks.
         self._waiting: list[Promise[None]] = []
+        self._writing: list[Promise[None]] = []
         self._done_callbacks: list[Callable[[Any], object]] = []
         connection.served_calls[self] = None
         if timeout_s is not None:
             self.deadline_s = self._loop.now_s + timeout_s
-            connection.server.deadlines.add(self.deadline_s, self)
 
     # ------------------------------------------------------------------ from the network
 
@@ -104,25 +104,39 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
     def was_read(self, n_bytes: int) -> None:
         """The client has read this much; called as the client."""
         self._unread_bytes -= n_bytes
-        if self._waiting and self.connection.client_open:
-            self.connection.up.post(0, self._tell)
+        if self._writing and self.connection.client_open:
+            self.connection.up.post(0, self._tell_writers)
 
     def _tell(self) -> None:
         waiting, self._waiting = self._waiting, []
         wake_all(waiting)
 
-    async def _change(self) -> None:
+    def _tell_writers(self) -> None:
+        writing, self._writing = self._writing, []
+        wake_all(writing)
+
+    async def _change(self, waiting: list[Promise[None]]) -> None:
+        """Wait with these until they are told."""
         promise: Promise[None] = Promise(self._loop)
-        self._waiting.append(promise)
+        waiting.append(promise)
         try:
             await promise
-        finally:
-            if promise in self._waiting:
-                self._waiting.remove(promise)
+        except asyncio.CancelledError:
+            if promise in waiting:
+                waiting.remove(promise)
+            raise
 
     # ------------------------------------------------------------------ running
 
-    async def run(self, request: bytes | None) -> None:
+    def start(self, request: bytes | None) -> None:
+        """Run the handler, which may have ended when this returns; the last act of a callback."""
+        task = self._loop.start_task(self._run(request))
+        if not task.done():
+            self.task = task
+            if self.deadline_s is not None:
+                self.connection.server.deadlines.add(self.deadline_s, self)
+
+    async def _run(self, request: bytes | None) -> None:
         """Run the handler to its end, whatever that is."""
         try:
             if self.handler.response_streaming:
@@ -239,7 +253,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         while not self._requests:
             if self._requests is None or self._requests_ended or self.has_ended():
                 return grpc.aio.EOF
-            await self._change()
+            await self._change(self._waiting)
         data = self._requests.popleft()
         call = self.call
         if isinstance(call, RequestStream):
@@ -254,7 +268,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
             self._send_status(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large(len(data)))
         window_bytes = self.connection.network.links.settings.stream_window_bytes
         while self._unread_bytes > window_bytes and not self.has_ended():
-            await self._change()
+            await self._change(self._writing)
         if self.has_ended():
             raise grpc.aio.UsageError("RPC already finished.")
         self._unread_bytes += len(data)

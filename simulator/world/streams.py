@@ -57,7 +57,7 @@ class AnswerStream(ClientCall):
         while not self._messages:
             if self.outcome is not None:
                 return grpc.aio.EOF
-            await self._change()
+            await self._change(self._waiting)
         data = self._messages.popleft()
         if self.served is not None:
             self.served.was_read(len(data))
@@ -139,7 +139,7 @@ class RequestStream(ClientCall):
         while not self.has_ended() and (
             self.connection is None or self._unread_bytes > window_bytes
         ):
-            await self._change()
+            await self._change(self._writing)
         if self.has_ended():
             self._raise_for_status(await self._ended())
         elif self.connection is not None:
@@ -158,8 +158,8 @@ class RequestStream(ClientCall):
     def was_read(self, n_bytes: int) -> None:
         """The server has read this much."""
         self._unread_bytes -= n_bytes
-        if self._waiting and self.connection is not None:
-            self.connection.down.post(0, self._tell)
+        if self._writing and self.connection is not None:
+            self.connection.down.post(0, self._tell_writers)
 
     def _half_close(self) -> None:
         if self.outcome is None and not self._done_writing:

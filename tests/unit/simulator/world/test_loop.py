@@ -266,3 +266,31 @@ def test_of_worlds_that_are_over_only_the_last_few_are_left(
         left = sum(loop() is not None for loop in loops)
         assert left <= 3, f"{left} worlds are left after {seed + 1}"
     assert loops[-1]() is not None, "this test would not see a world that is kept"
+
+
+def test_a_task_that_a_callback_starts_goes_on_at_once_as_far_as_it_can(world: World) -> None:
+    seen: list[str] = []
+    owner = process(world, "owner")
+
+    async def work(name: str) -> None:
+        assert asyncio.current_task() is not None
+        seen.append(f"{name} begins")
+        await asyncio.sleep(0)
+        seen.append(f"{name} ends")
+
+    def callback() -> None:
+        task = world.loop.start_task(work("inline"))
+        seen.append("after")
+        assert not task.done()
+
+    async def main() -> None:
+        world.loop.call_of(owner, 1.0, callback)
+        await asyncio.sleep(2)
+        # A task is in its midst: another one has to wait for its turn.
+        task = world.loop.start_task(work("queued"))
+        seen.append("after")
+        await task
+
+    world.run(main())
+    began = ["inline begins", "after", "inline ends"]
+    assert seen == [*began, "after", "queued begins", "queued ends"]
