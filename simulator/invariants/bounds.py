@@ -11,7 +11,8 @@ from taskmanager.task_executor import REPORTS_MAX
 
 #: Signals that a job's own timers, orders and registrations add to those that are held back.
 _OWN_SIGNALS_MAX = 1_000
-#: Restart timers beside one for each subtask: wait, adoption, slots, cancellation, end.
+#: Timers beside one for each subtask, and for each lost worker that is awaited: wait, adoption,
+#: slots, cancellation, end.
 _OTHER_TIMERS_MAX = 8
 _OTHER_REPORTS_MAX = 4
 _MESSAGES_PER_PROCESS_MAX = 100
@@ -46,7 +47,8 @@ def _job_queues(leader: LeaderView, job: RunningJob) -> Iterator[tuple[str, int,
     subtasks = _subtasks(job.scheduler)
     yield f"inbox of {where}", job.inbox_signals, INBOX_SIGNALS_MAX + _OWN_SIGNALS_MAX
     yield f"releases of {where}", job.releases, _OWN_SIGNALS_MAX + 4 * subtasks
-    yield f"timers of {where}", job.timers, subtasks + _OTHER_TIMERS_MAX
+    awaited = len(job.scheduler.core.expected_back)
+    yield f"timers of {where}", job.timers, subtasks + awaited + _OTHER_TIMERS_MAX
     if job.log is not None:
         # One event may stand above the bound: it is what fills the buffer.
         bound = 2 * job.log.buffered_bytes_max

@@ -82,6 +82,7 @@ class NoNeedlessRerun(Invariant):
 
     def _follow(self, step: Step, leader: _Leader) -> None:
         graph = step.scheduler.graph
+        gone: dict[SubtaskId, tuple[AttemptKey, str]] = {}
         for event in step.decision.events:
             if event.HasField("vertex_finished"):
                 finished = event.vertex_finished
@@ -96,12 +97,12 @@ class NoNeedlessRerun(Invariant):
                 for subtask in event.vertex_reset.subtasks:
                     vertex = graph.vertex_at(event.vertex_reset.vertex_id, subtask)
                     self._judge_reset(step, leader, vertex, event.vertex_reset.reason)
-        for event in step.decision.events:
-            if event.HasField("vertex_reset"):
-                for subtask in event.vertex_reset.subtasks:
-                    gone = leader.stored.pop((event.vertex_reset.vertex_id, subtask), None)
-                    if gone is not None:
-                        self._reset[gone[0]] = None
+                    if vertex.id in leader.stored:
+                        gone[vertex.id] = leader.stored[vertex.id]
+        for reset, stored in gone.items():
+            self._reset[stored[0]] = None
+            if leader.stored[reset] == stored:  # no later attempt has taken its place at once
+                del leader.stored[reset]
 
     # ------------------------------------------------------------------ resets
 

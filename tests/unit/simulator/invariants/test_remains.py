@@ -109,6 +109,15 @@ def test_queues_within_their_bounds_are_right_and_longer_ones_are_found() -> Non
     assert len(cluster.findings) == 8, cluster.findings
 
 
+def test_each_lost_worker_that_is_awaited_has_a_timer_of_its_own() -> None:
+    for awaited, findings in ((20, 0), (5, 1)):
+        job = RunningJob("job", scheduler(), timers=25)
+        job.scheduler.core.expected_back.update({f"tm-{i}": None for i in range(awaited)})
+        cluster = KnownCluster(leading=[LeaderView("jm-0#0", 1, jobs=(job,))])
+        cluster.checked(QueuesAreBounded).check()
+        assert len(cluster.findings) == findings, cluster.findings
+
+
 def test_a_job_that_does_not_end_is_told_with_what_it_waits_for() -> None:
     """Only what was acknowledged has to end."""
     cluster = KnownCluster()
