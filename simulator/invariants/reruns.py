@@ -93,13 +93,11 @@ class NoNeedlessRerun(Invariant):
                 key = AttemptKey.from_proto(moved.attempt)
                 leader.stored[key.vertex_id, key.subtask] = (key, moved.location.worker_id)
             elif event.HasField("vertex_reset"):
+                # In its place: a worker that lacks what counted may bring another attempt of it.
                 for subtask in event.vertex_reset.subtasks:
                     vertex = graph.vertex_at(event.vertex_reset.vertex_id, subtask)
                     self._judge_reset(step, leader, vertex, event.vertex_reset.reason)
-        for event in step.decision.events:
-            if event.HasField("vertex_reset"):
-                for subtask in event.vertex_reset.subtasks:
-                    gone = leader.stored.pop((event.vertex_reset.vertex_id, subtask), None)
+                    gone = leader.stored.pop(vertex.id, None)
                     if gone is not None:
                         self._reset[gone[0]] = None
 

@@ -14,7 +14,7 @@ from jobmanager.scheduler.reconciliation import WAIT_TIMER
 from simulator.invariants.reruns import DRAINED, NoNeedlessRerun
 from simulator.invariants.view import Invariant, WorkerView
 from tests.unit.jobmanager.scheduler.job_graphs import chain, join
-from tests.unit.jobmanager.scheduler.scenes import graph_with, reset
+from tests.unit.jobmanager.scheduler.scenes import finished, graph_with, reset
 from tests.unit.simulator.invariants.known_cluster import (
     KnownCluster,
     attempt,
@@ -120,6 +120,19 @@ def test_a_reset_of_what_is_gone_is_right() -> None:
     assert history(None, MISSING).findings == []
     assert history(worker("tm-0"), MISSING).findings == []
     assert history(worker("tm-0", held, with_files=False), MISSING).findings == []
+
+
+def test_what_comes_in_place_of_what_is_missing_may_be_lost_in_its_turn() -> None:
+    """A worker lacks the attempt that counted and brings another one: both in one step."""
+    cluster = KnownCluster()
+    invariant = cluster.checked(NoNeedlessRerun)
+    of = scheduler(graph_with(chain(2), 2, {"s": range(2)}))
+    invariant.step(step(of, sig.JobStarted()))
+    for events in ([reset("s", 0), finished("s", 0, attempt=1)], [reset("s", 0)]):
+        for event in events:
+            of.graph.apply(event)
+        invariant.step(step(of, sig.WorkerLost("tm-1", ""), events=events))
+    assert cluster.findings == []
 
 
 def test_a_leader_may_take_a_worker_for_lost_while_a_fault_deceives_it() -> None:
