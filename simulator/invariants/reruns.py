@@ -82,7 +82,6 @@ class NoNeedlessRerun(Invariant):
 
     def _follow(self, step: Step, leader: _Leader) -> None:
         graph = step.scheduler.graph
-        gone: dict[SubtaskId, tuple[AttemptKey, str]] = {}
         for event in step.decision.events:
             if event.HasField("vertex_finished"):
                 finished = event.vertex_finished
@@ -94,15 +93,13 @@ class NoNeedlessRerun(Invariant):
                 key = AttemptKey.from_proto(moved.attempt)
                 leader.stored[key.vertex_id, key.subtask] = (key, moved.location.worker_id)
             elif event.HasField("vertex_reset"):
+                # In its place: a worker that lacks what counted may bring another attempt of it.
                 for subtask in event.vertex_reset.subtasks:
                     vertex = graph.vertex_at(event.vertex_reset.vertex_id, subtask)
                     self._judge_reset(step, leader, vertex, event.vertex_reset.reason)
-                    if vertex.id in leader.stored:
-                        gone[vertex.id] = leader.stored[vertex.id]
-        for reset, stored in gone.items():
-            self._reset[stored[0]] = None
-            if leader.stored[reset] == stored:  # no later attempt has taken its place at once
-                del leader.stored[reset]
+                    gone = leader.stored.pop(vertex.id, None)
+                    if gone is not None:
+                        self._reset[gone[0]] = None
 
     # ------------------------------------------------------------------ resets
 

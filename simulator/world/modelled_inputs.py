@@ -22,7 +22,6 @@ from holdover.ids import AttemptKey, partition_name
 from holdover.v1.taskmanager_pb2 import InputGate, RunTask
 from shuffle.environment import FetchLimits
 from shuffle.errors import PartitionLost, PartitionUnreachable
-from shuffle.partition_name import partition_base
 from shuffle.survey import SURVEY_TIMEOUT_S
 from simulator.observer import PartitionRead
 from simulator.world.links import ConnectionLost
@@ -176,7 +175,8 @@ class InputFetcher:
     def _find_here(self, call: _Call) -> list[FoundPartition]:
         storage = self._world.storages.of(self._process.host)
         directory = self._run.shuffle_directory
-        bases = [partition_base(directory, name) for name in call.names]
+        # These names are whole and safe: they were made of a deployment.
+        bases = [f"{directory}/{name}" for name in call.names]
         return partitions_on(storage, bases, call.first, call.end)
 
     def _holder(self, address: str) -> tuple[Process, ModelledPartitionServer]:

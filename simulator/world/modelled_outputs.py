@@ -17,7 +17,7 @@ from holdover.v1.common_pb2 import FinishedExecution, StagedFile
 from holdover.v1.job_pb2 import FileFormat, JobVertex, Sink
 from holdover.v1.taskmanager_pb2 import RunTask
 from shuffle.finished_record import encode_record, record_path
-from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
+from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX
 from simulator.world.disk import NewFile, ProcessDisk
 from simulator.world.modelled_puts import PutPartition, put_attempt
 from simulator.world.modelled_vertex import TaskOutcome
@@ -65,7 +65,7 @@ class OutputWriter:
             )
             index, data = partition.encode()
             name = partition_name(self._key, output)
-            base = partition_base(self._run.shuffle_directory, name)
+            base = f"{self._run.shuffle_directory}/{name}"
             n_bytes = max(partition.data_bytes, len(data))
             puts.append(PutPartition(name, index, data, n_bytes))
             files += [
