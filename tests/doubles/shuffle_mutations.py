@@ -135,7 +135,7 @@ SHUFFLE_MUTATIONS = (
     Mutation(
         "a shuffle service keeps what was put for an earlier leader",
         NothingLingers,
-        4402,
+        1,
         one(IncomingPartitions, "outdated", _nothing_outdated),
         scenario="../track_record/put-for-an-earlier-leader",
     ),
