@@ -268,6 +268,32 @@ def test_of_worlds_that_are_over_only_the_last_few_are_left(
     assert loops[-1]() is not None, "this test would not see a world that is kept"
 
 
+_ENDS_AFTER_A_WORLD = """
+from simulator.world.world import World
+
+class Kept:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        print("collected")
+
+world = World(seed=1)
+async def main():
+    Kept()
+world.run(main())
+world.close()
+print("over")
+"""
+
+
+def test_a_process_does_not_collect_its_worlds_when_it_ends() -> None:
+    """That took as long as a sixth of a large run, after its result was there."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _ENDS_AFTER_A_WORLD], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.stdout, ended.returncode) == ("over\n", 0), ended.stderr
+
+
 def test_a_task_that_a_callback_starts_goes_on_at_once_as_far_as_it_can(world: World) -> None:
     seen: list[str] = []
     owner = process(world, "owner")
