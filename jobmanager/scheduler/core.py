@@ -280,6 +280,15 @@ class SchedulerCore:
                 del self._to_release[vertex_id]
                 self._release(source)
 
+    def wanted(self, vertex: ExecutionVertex) -> bool:
+        """Whether somebody may still read the output of a finished subtask: one that is not
+        finished, or one that may have to run again."""
+        if self.graph.needed(vertex):
+            return True
+        owner = self.graph.vertices[vertex.vertex_id]
+        readers = (self.graph.vertices[edge.target] for edge in owner.out_edges)
+        return not owner.released and any(map(self._may_run_again, readers))
+
     def _may_run_again(self, owner: ExecutionJobVertex) -> bool:
         """Whether finished subtasks of a vertex may have to be reset when a wait for workers ends:
         their output is not here, and will be missing if nobody brings it."""

@@ -143,7 +143,7 @@ class MovedPartitions:
             del self._copying[source]
 
     def _is_needed(self, vertex: ExecutionVertex) -> bool:
-        return vertex.available and self._graph.needed(vertex)
+        return vertex.available and self._core.wanted(vertex)
 
     def _is_at(self, vertex: ExecutionVertex, key: AttemptKey, worker_id: str) -> bool:
         finished = vertex.state is ExecutionState.FINISHED

@@ -48,5 +48,5 @@ def _is_optional(
         vertex.state is ExecutionState.FINISHED
         and vertex.key(core.graph.job_id) == key
         and vertex.stored_at == worker_id
-        and not core.graph.needed(vertex)
+        and not core.wanted(vertex)
     )

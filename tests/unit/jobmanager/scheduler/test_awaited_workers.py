@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from holdover.v1 import job_pb2
+from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.restarted_workers import RESTART_WAIT_TIMER
 from jobmanager.scheduler.states import ExecutionState, JobState
 from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld
@@ -181,6 +182,20 @@ def test_what_awaited_work_has_read_is_kept_and_makes_it_anew() -> None:
     assert {i for i in range(6) if starts_of(world).count(("s", i)) > 1} == set(lost)
     assert stored_of(world, "s") == []
     assert world.output() == list(range(8))
+
+
+def test_what_awaited_work_has_read_makes_no_room_for_anything() -> None:
+    world, away = last_of_m_finishes_while_others_are_awaited()
+    holder = next(
+        w for w in world.workers.values() if w.alive and stored_by(world, w.worker_id, "s")
+    )
+    kept = stored_by(world, holder.worker_id, "s")
+    oldest = [key for key in holder.stored if key.vertex_id == "s"]
+    assert world.scheduler is not None
+    decision = world.scheduler.handle(sig.RoomWanted(holder.worker_id, 1, oldest))
+    assert decision.actions == []
+    register(world, away)
+    assert not set(kept) & set(stored_by(world, holder.worker_id, "s"))
 
 
 def test_what_awaited_work_has_read_is_deleted_when_it_is_back() -> None:

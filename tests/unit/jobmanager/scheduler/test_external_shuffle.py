@@ -11,6 +11,7 @@ import pytest
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2
 from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.core import SchedulerOptions
 from jobmanager.scheduler.states import ExecutionState, JobState
 from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld, Worker
 from tests.unit.jobmanager.scheduler.job_graphs import chain
@@ -28,10 +29,12 @@ EXTERNAL = replace(OPTIONS, shuffle_mode="external")
 ROWS = list(range(8))
 
 
-def begun(*, services: int = 2, workers: int = 3) -> SchedulerWorld:
+def begun(
+    *, services: int = 2, workers: int = 3, options: SchedulerOptions = EXTERNAL
+) -> SchedulerWorld:
     """A job of three vertices has begun; every flush is complete."""
     job = chain(6)
-    world = SchedulerWorld(job, workers=workers, services=services, options=EXTERNAL)
+    world = SchedulerWorld(job, workers=workers, services=services, options=options)
     world.flush_probability = 1.0
     world.lead()
     if world.workers:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2, events_pb2
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.execution_graph import ExecutionGraph, ReplayError
+from jobmanager.scheduler.restarted_workers import RESTART_WAIT_TIMER
 from jobmanager.scheduler.scheduler import Scheduler
 from tests.doubles.scheduler_world import SchedulerWorld
 from tests.unit.jobmanager.scheduler.job_graphs import chain
 from tests.unit.jobmanager.scheduler.scenes import (
     finish,
     finished,
+    fire,
     graph_of,
     initialized,
     next_leader,
@@ -22,7 +26,14 @@ from tests.unit.jobmanager.scheduler.scenes import (
     resets_of,
     stored_by,
 )
-from tests.unit.jobmanager.scheduler.test_external_shuffle import ROWS, begun, kill, taskmanagers
+from tests.unit.jobmanager.scheduler.test_external_shuffle import (
+    EXTERNAL,
+    ROWS,
+    begun,
+    kill,
+    target_of,
+    taskmanagers,
+)
 
 LEAVING = sig.ShuffleLoad(room_bytes=1000, draining=True)
 
@@ -66,6 +77,32 @@ def test_no_new_output_goes_to_a_service_that_is_to_leave() -> None:
     drain(world, "ss-0")
     world.run_to_end()
     assert not stored_by(world, "ss-0", "m")
+
+
+def test_what_awaited_work_has_read_moves_on_too() -> None:
+    """A lost service that is expected back holds some of what was made of it."""
+    world = begun(services=3, options=replace(EXTERNAL, restart_wait_s=20))
+    finish(world, "s")
+    finish(world, "m", range(5))
+    [(last, key)] = [task for task in world.tasks() if task[1].vertex_id == "m"]
+    leaving = target_of(last, key)
+    away = next(ss for ss in ("ss-0", "ss-1", "ss-2") if ss != leaving)
+    kept, lost = stored_by(world, leaving, "s"), stored_by(world, away, "m")
+    assert kept
+    assert lost
+    world.kill_worker(world.workers[away], with_disk=False)
+    world.deliver_pending()
+    world.finish(last, key)
+    world.deliver_pending()
+    assert graph_of(world).vertices["m"].all_finished
+    drain(world, leaving)
+    assert not graph_of(world).at_worker(leaving)
+    kill(world, leaving)
+    fire(world, RESTART_WAIT_TIMER + away)
+    assert resets_of(world)["m", "WORKER_LOST"] == lost
+    world.run_to_end()
+    assert world.output() == ROWS
+    assert [world.runs_of("s", subtask) for subtask in kept] == [1] * len(kept)
 
 
 def test_it_may_leave_once_nothing_is_needed_and_its_last_readers_are_over() -> None:
