@@ -19,6 +19,7 @@ from holdover.v1 import events_pb2
 from holdover.v1.job_pb2 import DETERMINISM_INDETERMINATE
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.deployment import InputDigests
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
 from jobmanager.scheduler.vertices import ExecutionVertex, SubtaskId
@@ -220,8 +221,8 @@ class NoNeedlessRerun(Invariant):
     def _judge_rejection(self, step: Step, worker_id: str, key: AttemptKey) -> None:
         """An offer that was in time and is rejected: something must contradict it."""
         scheduler, graph = step.scheduler, step.scheduler.graph
-        vertex = graph.find(key)
-        if vertex is None or _is_over(step) or not lives(self.view.worker(worker_id), key):
+        vertex, worker = graph.find(key), self.view.worker(worker_id)
+        if vertex is None or worker is None or _is_over(step) or not lives(worker, key):
             return
         if vertex.state is ExecutionState.FINISHED:
             current = vertex.key(graph.job_id) == key and vertex.stored_at == worker_id
@@ -235,6 +236,9 @@ class NoNeedlessRerun(Invariant):
             return
         if graph.vertices[key.vertex_id].source is not None:
             return  # another attempt may have read its splits
+        execution = worker.finished.get(key)
+        if execution is None or not InputDigests(graph).match(vertex, execution):
+            return  # it has read an attempt whose rows may be others than of that which counts
         if self._shape_was_lost(step, key):
             return
         if all(p.state is ExecutionState.FINISHED for p in graph.producers(vertex)):
