@@ -34,8 +34,9 @@ async def delete_attempt(disk: Disk, shuffle_directory: str, key: AttemptKey, ou
         for file in files
         for suffix in ("", PART_SUFFIX)
     ]
-    for failure in await disk.remove_all(paths):
-        raise failure
+    failures = await disk.remove_all(paths)
+    if failures:
+        raise failures[0]
 
 
 class Deletions:
@@ -68,7 +69,7 @@ class Deletions:
     def _take_some(self) -> list[str]:
         """Paths of the attempts that have waited longest."""
         paths: list[str] = []
-        while self._attempts and (not paths or len(paths) < _FILES_PER_CALL):
+        while self._attempts and len(paths) < _FILES_PER_CALL:
             files = self._attempts.popleft()
             paths += [posixpath.join(self._shuffle_directory, file) for file in files]
         return paths

@@ -114,10 +114,11 @@ class Disk(Protocol):
         ...
 
     async def remove_all(self, paths: Sequence[str]) -> list[OSError]:
-        """Remove files of one directory, in this order; those that are missing are fine.
+        """Remove files of one file system or object store, in this order; those that are missing
+        are fine.
 
         Each is tried. Returned is what went wrong, for each that could not be removed; durable
-        after `sync_directory`.
+        after the directories' `sync_directory`.
         """
         ...
 
