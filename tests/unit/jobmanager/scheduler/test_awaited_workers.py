@@ -154,14 +154,20 @@ def last_of_m_finishes_while_others_are_awaited() -> tuple[SchedulerWorld, str]:
     world = started(chain(6), options=WAITING)
     finish(world, "s")
     finish(world, "m", range(5))
-    [(last, key)] = [task for task in world.tasks() if task[1].vertex_id == "m"]
-    holders = (holder_of(world, "m", subtask)[0].worker_id for subtask in range(5))
-    away = next(worker_id for worker_id in holders if worker_id != last.worker_id)
+    return world, last_finishes_without_a_holder(world, "m", of="m")
+
+
+def last_finishes_without_a_holder(world: SchedulerWorld, vertex_id: str, *, of: str) -> str:
+    """The last subtask of a vertex finishes while another worker, which holds some output of a
+    vertex, is awaited; returns that one."""
+    [(last, key)] = [task for task in world.tasks() if task[1].vertex_id == vertex_id]
+    others = (name for name in world.workers if name != last.worker_id)
+    away = next(name for name in others if stored_by(world, name, of))
     lose(world, away)
     world.finish(last, key)
     world.deliver_pending()
-    assert graph_of(world).vertices["m"].all_finished
-    return world, away
+    assert graph_of(world).vertices[vertex_id].all_finished
+    return away
 
 
 def stored_of(world: SchedulerWorld, vertex_id: str) -> list[int]:
@@ -241,13 +247,7 @@ def test_what_two_read_is_kept_for_the_one_that_is_awaited() -> None:
     finish(world, "s")
     finish(world, "a")
     finish(world, "b", [0, 1])
-    [(last, key)] = [task for task in world.tasks() if task[1].vertex_id == "b"]
-    holders = (holder_of(world, "a", subtask)[0].worker_id for subtask in range(3))
-    away = next(worker_id for worker_id in holders if worker_id != last.worker_id)
-    lose(world, away)
-    world.finish(last, key)
-    world.deliver_pending()
-    assert graph_of(world).vertices["b"].all_finished
+    last_finishes_without_a_holder(world, "b", of="a")
     assert stored_of(world, "s")
 
 
