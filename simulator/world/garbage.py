@@ -13,8 +13,10 @@ import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 
-#: Callbacks of a world between two collections.
-CALLBACKS_PER_COLLECTION = 4_000_000
+#: Callbacks of a world between two collections. A collection walks through all of a world, and what
+#: it finds is what dead processes have left: some objects for each subtask that a dead JobManager
+#: knew, next to nothing for each callback.
+CALLBACKS_PER_COLLECTION = 16_000_000
 #: Callbacks of worlds that are over, whose remains are left where they are. A large world is most
 #: often the last of its process, and need not be walked through when it is over.
 CALLBACKS_OVER_MAX = 100_000
