@@ -225,7 +225,8 @@ class JobMaster:
         await self._files.staging_was_tried()
         while True:
             while self._inbox:
-                await self._events.wait_for_room()
+                if not self._events.has_room():
+                    await self._events.wait_for_room()
                 signal, reply = self._inbox.popleft()
                 decision = self._handle(signal)
                 if decision.unfinished:

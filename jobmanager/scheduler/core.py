@@ -399,7 +399,7 @@ class SchedulerCore:
             self.graph.transition(vertex, ExecutionState.CREATED)
             return
         target = ""
-        if self.graph.vertices[vertex.vertex_id].vertex.outputs:
+        if self.graph.vertices[vertex.vertex_id].output_subpartitions:
             if not self.shuffle.has_target:
                 self.ready.set_aside(vertex.id)
                 return

@@ -173,7 +173,7 @@ class ExecutionGraph:
         vertex.splits = list(execution.splits)
         owner.add_output(execution)
         owner.output_version += 1
-        self._moved(vertex, before)
+        self._moved(vertex, before, vertex.stored_at)
 
     def _apply_moved(self, event: events_pb2.PartitionsMoved) -> None:
         key = AttemptKey.from_proto(event.attempt)
@@ -182,7 +182,7 @@ class ExecutionGraph:
             raise ReplayError(f"the output of {key} moves and is not what counts")
         before, vertex.stored_at = vertex.worker_id, event.location.worker_id
         self.vertices[vertex.vertex_id].output_version += 1
-        self._moved(vertex, before)
+        self._moved(vertex, before, vertex.stored_at)
 
     def _apply_job_state(self, state: int) -> None:
         try:
@@ -217,7 +217,7 @@ class ExecutionGraph:
             owner.remove_output(vertex.finished)
         vertex.finished = None
         before, vertex.stored_at = vertex.worker_id, ""
-        self._moved(vertex, before)
+        self._moved(vertex, before, "")
         self.renew(vertex)
 
     def _job_vertex(self, vertex_id: str) -> ExecutionJobVertex:
@@ -318,11 +318,10 @@ class ExecutionGraph:
     def deploy(self, vertex: ExecutionVertex, slot: SlotId, epoch: int) -> None:
         """The current attempt is being started in a slot by the leader of that epoch."""
         self.transition(vertex, ExecutionState.DEPLOYING)
-        before = vertex.worker_id
         vertex.epoch = epoch
         vertex.next_attempt = max(vertex.next_attempt, vertex.attempt + 1)
         vertex.slot = slot
-        self._moved(vertex, before)
+        self._moved(vertex, "", slot.worker_id)  # it was SCHEDULED, and so nowhere
 
     def renew(self, vertex: ExecutionVertex) -> None:
         """Take a subtask whose attempt is over back to CREATED with the next attempt."""
@@ -332,11 +331,11 @@ class ExecutionGraph:
         vertex.epoch = 0
         vertex.slot = None
         vertex.splits = []
-        self._moved(vertex, before)
+        self._moved(vertex, before, vertex.stored_at)
         self._changed_subtasks[vertex.id] = None
 
-    def _moved(self, vertex: ExecutionVertex, before: str) -> None:
-        after = vertex.worker_id
+    def _moved(self, vertex: ExecutionVertex, before: str, after: str) -> None:
+        """`ExecutionVertex.worker_id` was another before."""
         if after == before:
             return
         if before:

@@ -96,6 +96,8 @@ class ExecutionJobVertex:
         self.determinism = determinism
         self.in_edges: list[Edge] = []
         self.out_edges: list[Edge] = []
+        #: The number of subpartitions of each output.
+        self.output_subpartitions = [output.subpartitions for output in vertex.outputs]
         self.subtasks: list[ExecutionVertex] = []
         #: Whether its shape is decided.
         self.initialized = False
@@ -118,7 +120,7 @@ class ExecutionJobVertex:
         #: Bytes of each subpartition over all FINISHED subtasks, for each output: kept up to date,
         #: because to sum them up for a large vertex would hold up the event loop.
         self.subpartition_bytes: list[list[int]] = [
-            [0] * output.subpartitions for output in vertex.outputs
+            [0] * subpartitions for subpartitions in self.output_subpartitions
         ]
         #: Grows whenever a subtask leaves its output, another output than before, or is reset.
         self.output_version = 0
