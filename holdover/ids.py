@@ -77,7 +77,8 @@ class AttemptKey(NamedTuple):
             raise InvalidId("attempt", str(number), "[0-9]+")
         if epoch < 0:
             raise InvalidId("leader epoch", str(epoch), "[0-9]+")
-        return cls(job_id(attempt.job_id), vertex_id(attempt.vertex_id), subtask, number, epoch)
+        fields = (job_id(attempt.job_id), vertex_id(attempt.vertex_id), subtask, number, epoch)
+        return tuple.__new__(cls, fields)  # as `cls(*fields)` does, by one call less
 
     def to_proto(self) -> ExecutionAttempt:
         """The key as a message."""

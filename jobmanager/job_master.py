@@ -225,7 +225,8 @@ class JobMaster:
         await self._files.staging_was_tried()
         while True:
             while self._inbox:
-                await self._events.wait_for_room()
+                if not self._events.has_room():
+                    await self._events.wait_for_room()
                 signal, reply = self._inbox.popleft()
                 decision = self._handle(signal)
                 if decision.unfinished:
@@ -382,7 +383,8 @@ class JobMaster:
 
     async def _end(self, action: act.EndJob) -> None:
         """Archive durably, and only then let anybody see the end, or delete anything (P44)."""
-        if action.state is not JobState.FINISHED:
+        finished = action.state is JobState.FINISHED
+        if not finished:
             await self._files.remove_staging()
         self._history.add(action.state)
         status = self.status()
@@ -392,9 +394,7 @@ class JobMaster:
         status.ended_wall_ms = self._services.runtime.clock.wall_ms()
         archived = archive_pb2.ArchivedJob(
             status=status,
-            result_files=result_files(self._scheduler.graph)
-            if action.state is JobState.FINISHED
-            else [],
+            result_files=result_files(self._scheduler.graph) if finished else [],
             recovery_reports=newest_reports(self.recovery_reports()),
             graph_digest=self.job.graph_digest,
             leader_epoch=self._services.epoch,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import grpc
@@ -64,6 +64,14 @@ class ReleaseJobOrder:
     """Delete all of a job."""
 
     job_id: str
+
+
+#: After these a call may be answered another time.
+_TO_REPEAT = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+)
 
 
 class CopyingEnded(Exception):
@@ -137,6 +145,12 @@ class WorkerConnection:
             if self.is_shuffle_service
             else self._executor
         )
+        self._calls: dict[type, Callable[..., Awaitable[None]]] = {
+            DeployOrder: self._deploy,
+            CancelOrder: self._cancel,
+            ReleaseOrder: self._release,
+            ReleaseJobOrder: self._release_job,
+        }
         self._orders: deque[Order] = deque()
         self._wake = asyncio.Event()
 
@@ -175,16 +189,9 @@ class WorkerConnection:
             await self._wake.wait()
             self._wake.clear()
             while self._orders and not self.closed.is_set():
-                await self._until_carried_out(self._next_batch())
+                await self._carry_out(self._next_batch())
         # A closed connection has nothing left to do; its owner cancels this loop.
         await asyncio.Event().wait()
-
-    async def _until_carried_out(self, batch: list[Order]) -> None:
-        """Repeat a call until it is answered, or the connection is closed."""
-        while not await self._carry_out(batch):
-            if self.closed.is_set():
-                break
-            await asyncio.sleep(RETRY_DELAY_S)
 
     async def copy_partitions(
         self, keys: tuple[AttemptKey, ...], target: common_pb2.PartitionLocation
@@ -252,8 +259,11 @@ class WorkerConnection:
     def _next_batch(self) -> list[Order]:
         """The longest run of orders of one kind that fits into one call."""
         first = self._orders.popleft()
-        batch, size, keys = [first], _order_bytes(first), _order_keys(first)
-        while self._orders and not isinstance(first, ReleaseJobOrder):
+        batch = [first]
+        if not self._orders or isinstance(first, ReleaseJobOrder):
+            return batch
+        size, keys = _order_bytes(first), _order_keys(first)
+        while self._orders:
             order = self._orders[0]
             size += _order_bytes(order)
             keys += _order_keys(order)
@@ -263,26 +273,24 @@ class WorkerConnection:
             batch.append(self._orders.popleft())
         return batch
 
-    async def _carry_out(self, batch: list[Order]) -> bool:
-        """One call; False when it is to be repeated (receivers are idempotent)."""
-        try:
-            if isinstance(batch[0], DeployOrder):
-                await self._deploy([o for o in batch if isinstance(o, DeployOrder)])
-            elif isinstance(batch[0], CancelOrder):
-                await self._cancel([o for o in batch if isinstance(o, CancelOrder)])
-            elif isinstance(batch[0], ReleaseOrder):
-                await self._release([o for o in batch if isinstance(o, ReleaseOrder)])
+    async def _carry_out(self, batch: list[Order]) -> None:
+        """Repeat a call until it is answered (receivers are idempotent), or the connection is
+        closed.
+        """
+        call = self._calls[type(batch[0])]
+        while True:
+            try:
+                await call(batch)
+            except grpc.aio.AioRpcError as error:
+                self._failed(error)
+                if error.code() not in _TO_REPEAT:
+                    return
             else:
-                await self._release_job(batch[0])
-        except grpc.aio.AioRpcError as error:
-            self._failed(error)
-            return error.code() not in (
-                grpc.StatusCode.UNAVAILABLE,
-                grpc.StatusCode.DEADLINE_EXCEEDED,
-                grpc.StatusCode.CANCELLED,
-            )
-        self._failures.success()
-        return True
+                self._failures.success()
+                return
+            if self.closed.is_set():
+                return
+            await asyncio.sleep(RETRY_DELAY_S)
 
     def _failed(self, error: grpc.aio.AioRpcError) -> None:
         """A call failed: too often in a row, and the TaskManager is lost; refused, and we are
@@ -333,8 +341,8 @@ class WorkerConnection:
         )
         await self._holder.ReleasePartitions(request, timeout=self._call_timeout_s)
 
-    async def _release_job(self, order: Order) -> None:
-        assert isinstance(order, ReleaseJobOrder)
+    async def _release_job(self, orders: list[ReleaseJobOrder]) -> None:
+        (order,) = orders
         request = taskmanager_pb2.ReleaseJobRequest(leader_epoch=self._epoch, job_id=order.job_id)
         await self._holder.ReleaseJob(request, timeout=self._call_timeout_s)
 

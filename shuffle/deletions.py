@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import posixpath
 from collections import deque
 from collections.abc import Iterable
 
@@ -30,9 +29,7 @@ async def delete_attempt(disk: Disk, shuffle_directory: str, key: AttemptKey, ou
         name = partition_name(key, output)
         files += [name + INDEX_SUFFIX, name + DATA_SUFFIX]
     paths = [
-        posixpath.join(shuffle_directory, file) + suffix
-        for file in files
-        for suffix in ("", PART_SUFFIX)
+        f"{shuffle_directory}/{file}{suffix}" for file in files for suffix in ("", PART_SUFFIX)
     ]
     failures = await disk.remove_all(paths)
     if failures:
@@ -71,5 +68,5 @@ class Deletions:
         paths: list[str] = []
         while self._attempts and len(paths) < _FILES_PER_CALL:
             files = self._attempts.popleft()
-            paths += [posixpath.join(self._shuffle_directory, file) for file in files]
+            paths += [f"{self._shuffle_directory}/{file}" for file in files]
         return paths

@@ -428,8 +428,12 @@ class SimulatedCluster:
 
     def leader(self) -> Node | None:
         """The node that leads; with two that believe so, the one of the newer epoch."""
-        leading = [node for node in self.jobmanagers if self.epoch_of(node) is not None]
-        return max(leading, key=lambda node: self.epoch_of(node) or 0, default=None)
+        leader, newest = None, -1
+        for node in self.jobmanagers:
+            epoch = self.epoch_of(node)
+            if epoch is not None and epoch > newest:
+                leader, newest = node, epoch
+        return leader
 
     def epoch_of(self, node: Node) -> int | None:
         """The epoch in which a JobManager leads, None while it does not."""

@@ -206,9 +206,10 @@ class SimulatedRun:
     def _look(self) -> None:
         partitions = n_bytes = 0
         for node in (*self.cluster.taskmanagers, *self.cluster.shuffle_services):
-            if node.finished is not None:
-                partitions += node.finished.partitions
-                n_bytes += node.finished.bytes
+            finished = node.finished
+            if finished is not None:
+                partitions += finished.partitions
+                n_bytes += finished.bytes
         self.recorder.held(self.world.now_s, partitions, n_bytes)
         self._look_for_ends()
         if self._checked:

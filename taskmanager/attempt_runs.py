@@ -313,7 +313,7 @@ class AttemptRuns:
 
     def _scratch(self, key: AttemptKey) -> str:
         name = f"{key.vertex_id}-{key.subtask}-{key.attempt}-{key.epoch}"
-        return posixpath.join(self._directory.scratch, key.job_id, name)
+        return f"{self._directory.scratch}/{key.job_id}/{name}"
 
 
 def _finished(run: AttemptRun, execution: FinishedExecution) -> RunEnd:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdover.config.file import read_config_file
@@ -55,9 +55,10 @@ class Configuration:
         for key, setting in self._settings.items():
             if key not in OPTIONS:
                 raise _unknown_key(key, setting.origin)
+        defaults = _default_values()
         self._values: dict[str, Any] = {
-            key: _default_value(key)
-            if key not in self._settings and _is_the_same_everywhere(option)
+            key: defaults[key]
+            if key in defaults and key not in self._settings
             else parse_value(option, self._setting(option))
             for key, option in OPTIONS.items()
         }
@@ -177,15 +178,15 @@ class Configuration:
                     )
 
 
-def _is_the_same_everywhere(option: Option[Any]) -> bool:
-    """Whether the default names no directory of the environment."""
-    return "{" not in option.default and "~" not in option.default
-
-
-@lru_cache(len(OPTIONS))
-def _default_value(key: str) -> Any:
-    """Parsed once: most options of most configurations are these."""
-    return parse_value(OPTIONS[key], Setting(OPTIONS[key].default, origin=""))
+@cache
+def _default_values() -> dict[str, Any]:
+    """The defaults that name no directory of the environment, by key. Parsed once: most options of
+    most configurations are these."""
+    return {
+        key: parse_value(option, Setting(option.default, origin=""))
+        for key, option in OPTIONS.items()
+        if "{" not in option.default and "~" not in option.default
+    }
 
 
 def parse_value(option: Option[V], setting: Setting) -> V:

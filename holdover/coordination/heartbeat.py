@@ -25,9 +25,12 @@ class HeartbeatMonitor:
 
     def beat(self, target: str, now_s: float) -> bool:
         """Note a sign of life. False when the target is not watched (unknown, or expired)."""
-        if target not in self._deadline_s:
+        before_s = self._deadline_s.get(target)
+        if before_s is None:
             return False
-        self._deadline_s[target] = max(self._deadline_s[target], now_s + self._timeout_s)
+        deadline_s = now_s + self._timeout_s
+        if deadline_s > before_s:
+            self._deadline_s[target] = deadline_s
         return True
 
     def forget(self, target: str) -> None:

@@ -38,23 +38,26 @@ class LoopLagMonitor:
 
     async def run(self) -> None:
         """Measure until cancelled."""
-        self._measure(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._measure(loop, loop.time())
         try:
             await asyncio.Event().wait()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _measure(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _measure(self, loop: asyncio.AbstractEventLoop, now_s: float) -> None:
         """A bare timer, not a task that sleeps: it is the most frequent thing an idle process
         does.
         """
-        self._due_s = loop.time() + self._interval_s
+        self._due_s = now_s + self._interval_s
         self._timer = loop.call_at(self._due_s, self._fired, loop)
 
     def _fired(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._note(max(0.0, loop.time() - self._due_s))
-        self._measure(loop)
+        now_s = loop.time()
+        if now_s > self._due_s:
+            self._note(now_s - self._due_s)
+        self._measure(loop, now_s)
 
     def _note(self, lag_s: float) -> None:
         self._max_lag_s = max(self._max_lag_s, lag_s)

@@ -110,39 +110,37 @@ class Supervisor:
         loop_function: Callable[[], Awaitable[None]],
         restart: RestartPolicy | None,
     ) -> None:
-        try:
-            await self._keep_running(name, loop_function, restart)
-        finally:
-            self._tasks.pop(name, None)
-
-    async def _keep_running(
-        self,
-        name: str,
-        loop_function: Callable[[], Awaitable[None]],
-        restart: RestartPolicy | None,
-    ) -> None:
+        """One coroutine around the loop and no more: each time that the loop goes on, Python passes
+        through all that are around it.
+        """
         clock = asyncio.get_running_loop()
         restarts = 0
-        while True:
-            started_s = clock.time()
-            exception = await self._outcome(name, loop_function())
-            if restart is not None and clock.time() - started_s >= restart.healthy_after_s:
-                restarts = 0
-            exhausted = restart is not None and restarts == restart.restarts_max
-            if restart is None or exhausted:
-                self._report_fatal(name, exception)
-                return
-            delay_s = min(restart.delay_max_s, restart.delay_first_s * 2 ** min(restarts, 30))
-            restarts += 1
-            _log.error(
-                "background loop ended, restarting it",
-                supervisor=self._name,
-                loop=name,
-                delay_s=delay_s,
-                restarts=restarts,
-                exception=exception,
-            )
-            await asyncio.sleep(delay_s)
+        try:
+            while True:
+                started_s = clock.time()
+                exception: Exception = UnexpectedEnd(name)
+                try:
+                    await loop_function()
+                except Exception as error:  # noqa: BLE001  reported to the owner, whatever it is
+                    exception = error
+                if restart is not None and clock.time() - started_s >= restart.healthy_after_s:
+                    restarts = 0
+                if restart is None or restarts == restart.restarts_max:
+                    self._report_fatal(name, exception)
+                    return
+                delay_s = min(restart.delay_max_s, restart.delay_first_s * 2 ** min(restarts, 30))
+                restarts += 1
+                _log.error(
+                    "background loop ended, restarting it",
+                    supervisor=self._name,
+                    loop=name,
+                    delay_s=delay_s,
+                    restarts=restarts,
+                    exception=exception,
+                )
+                await asyncio.sleep(delay_s)
+        finally:
+            self._tasks.pop(name, None)
 
     async def _supervise_work(self, name: str, held_as: str, work: _Work) -> None:
         try:
@@ -151,13 +149,6 @@ class Supervisor:
             self._report_fatal(name, exception)
         finally:
             self._tasks.pop(held_as, None)
-
-    async def _outcome(self, name: str, work: Awaitable[None]) -> Exception:
-        try:
-            await work
-        except Exception as exception:  # noqa: BLE001  reported to the owner, whatever it is
-            return exception
-        return UnexpectedEnd(name)
 
     def _report_fatal(self, name: str, exception: Exception) -> None:
         _log.error("background loop failed", supervisor=self._name, loop=name, exception=exception)

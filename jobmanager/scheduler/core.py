@@ -155,10 +155,10 @@ class SchedulerCore:
             return
         if not owner.initialized:
             event = initialize_source(owner, splits, self.options.adaptive)
-            owner.splits_listed = True
+            owner.splits_unknown = False
             self._take_shape(owner, event, splits)
         elif owner.splits_unknown:
-            owner.splits_listed = True
+            owner.splits_unknown = False
             self.enumerators[vertex_id] = SplitEnumerator(owner, splits)
             self.enqueue(owner)
 
@@ -221,7 +221,12 @@ class SchedulerCore:
 
     def is_current(self, vertex: ExecutionVertex, key: AttemptKey) -> bool:
         """Whether this is the attempt that may occupy a slot now."""
-        return vertex.state in ACTIVE_EXECUTION_STATES and vertex.key(self.graph.job_id) == key
+        return vertex.state in ACTIVE_EXECUTION_STATES and key == (
+            self.graph.job_id,
+            *vertex.id,
+            vertex.attempt,
+            vertex.epoch,
+        )
 
     def finish(
         self,
@@ -326,8 +331,11 @@ class SchedulerCore:
     def _end_writing(self, vertex: ExecutionVertex, finished: AttemptKey | None) -> None:
         """The current attempt is over. What it has left at a shuffle service is deleted, unless it
         is the one that counts; at a lost one when that is back."""
-        key, target = vertex.key(self.graph.job_id), self.shuffle.over(vertex.id)
-        if not target or key == finished:
+        target = self.shuffle.over(vertex.id)
+        if not target:
+            return
+        key = vertex.key(self.graph.job_id)
+        if key == finished:
             return
         if target in self.workers:
             self.act(act.ReleasePartitions(target, (key,)))
@@ -376,13 +384,14 @@ class SchedulerCore:
 
     def assign_slots(self) -> None:
         """Give free slots to ready subtasks, ask for more, give back what is not needed."""
-        if self.reclaim and self.slots.free_count:
+        if self.reclaim and self.slots.free:
             given_back = self.slots.give_back(self.reclaim)
             self.reclaim -= len(given_back)
             self.act(act.ReturnSlots(given_back))
         if self.may_deploy():
-            while self.ready.placeable_count and self.slots.free_count:
-                self._deploy(self.graph.vertex_at(*self.ready.pop()))
+            while self.ready.placeable and self.slots.free:
+                vertex_id, subtask = self.ready.pop()
+                self._deploy(self.graph.vertices[vertex_id].subtasks[subtask])
         self._declare_slots()
 
     def _deploy(self, vertex: ExecutionVertex) -> None:
@@ -390,7 +399,7 @@ class SchedulerCore:
             self.graph.transition(vertex, ExecutionState.CREATED)
             return
         target = ""
-        if self.graph.vertices[vertex.vertex_id].vertex.outputs:
+        if self.graph.vertices[vertex.vertex_id].output_subpartitions:
             if not self.shuffle.has_target:
                 self.ready.set_aside(vertex.id)
                 return
@@ -400,15 +409,15 @@ class SchedulerCore:
         self.act(act.Deploy(slot, self._deployments.of(vertex, slot, target)))
 
     def _declare_slots(self) -> None:
-        placeable = self.ready.placeable_count
-        wanted = self.slots.occupied_count + placeable
-        if wanted != self._declared and (wanted > len(self.slots) or not placeable):
+        slots, placeable = self.slots, len(self.ready.placeable)
+        wanted = len(slots.occupied) + placeable
+        if wanted != self._declared and (wanted > len(slots) or not placeable):
             self._declared = wanted
             self.act(act.DeclareSlots(wanted))
-        if self.slots.free_count and not placeable:
+        if slots.free and not placeable:
             # After the declaration: what is returned is not to be granted again.
-            self.act(act.ReturnSlots(self.slots.give_back()))
-        starved = bool(self.ready) and len(self.slots) == 0 and self.may_deploy()
+            self.act(act.ReturnSlots(slots.give_back()))
+        starved = not (slots.occupied or slots.free) and bool(self.ready) and self.may_deploy()
         if starved and not self._waiting_for_slots:
             self._waiting_for_slots = True
             self.act(act.SetTimer(SLOT_TIMER, self.options.slot_request_timeout_s))
@@ -422,15 +431,15 @@ class SchedulerCore:
         if not self._waiting_for_slots:
             return ""
         services = sum(1 for _ in self.shuffle.services)
-        if not self.ready.placeable_count:
+        if not self.ready.placeable:
             refusal = f"; the last refusal: {last}" if (last := self.refusals.last_reason) else ""
             return (
-                f"waiting for resources: {self.ready.aside_count} subtasks are ready and no shuffle"
+                f"waiting for resources: {len(self.ready.aside)} subtasks are ready and no shuffle"
                 f" service takes their output ({services} are registered);"
                 f" start shuffle services, or give them more room{refusal}"
             )
         return (
-            f"waiting for resources: {self.ready.placeable_count} subtasks are ready and no slot is"
+            f"waiting for resources: {len(self.ready.placeable)} subtasks are ready and no slot is"
             f" free ({len(self.workers) - services} TaskManagers are registered);"
             " start TaskManagers or wait for other jobs"
         )
@@ -439,7 +448,7 @@ class SchedulerCore:
     def waiting_for_room(self) -> str:
         """Whose output no shuffle service takes, when nothing else is to be done; else empty."""
         works = self.graph.state in _WORKING
-        if not works or self.ready or self.slots.occupied_count:
+        if not works or self.ready or self.slots.occupied:
             return ""
         return self.refusals.waiting
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from holdover.v1 import common_pb2, taskmanager_pb2
 from jobmanager.scheduler.execution_graph import ExecutionGraph
@@ -67,6 +68,14 @@ def _names(edge: Edge, producers: Iterable[ExecutionVertex]) -> bytes:
     return repr((edge.index, *attempts)).encode()
 
 
+class _KeptGate(NamedTuple):
+    """It holds while its source has this version, and the workers serve at these addresses."""
+
+    gate: taskmanager_pb2.InputGate
+    output_version: int
+    addresses: dict[str, str]
+
+
 class TaskDeployments:
     """Makes the deployments of one job's subtasks.
 
@@ -87,8 +96,8 @@ class TaskDeployments:
         self._digests = digests
         self._data_addresses = data_addresses
         self._recovery_enabled = recovery_enabled
-        #: By edge, with the `output_version` of its source; all-to-all edges only.
-        self._gates: dict[int, tuple[int, taskmanager_pb2.InputGate]] = {}
+        #: By edge; all-to-all edges only.
+        self._gates: dict[int, _KeptGate] = {}
 
     def of(
         self, vertex: ExecutionVertex, slot: SlotId, target: str = ""
@@ -103,7 +112,7 @@ class TaskDeployments:
             attempt=vertex.key(graph.job_id).to_proto(),
             slot=slot.index,
             parallelism=owner.parallelism,
-            output_subpartitions=[output.subpartitions for output in owner.vertex.outputs],
+            output_subpartitions=owner.output_subpartitions,
             inputs_digest=self._digests.of(vertex),
             shape_digest=owner.shape_digest,
             recovery_disabled=not self._recovery_enabled,
@@ -128,23 +137,26 @@ class TaskDeployments:
         source = self._graph.vertices[edge.source]
         if edge.forward:
             return self._new_gate(edge, [source.subtasks[vertex.subtask]])
-        version, gate = self._gates.get(edge.index, (-1, None))
-        if gate is None or version != source.output_version or self._moved(gate):
-            gate = self._new_gate(edge, source.subtasks)
-            self._gates[edge.index] = (source.output_version, gate)
+        kept = self._gates.get(edge.index)
+        if (
+            kept is not None
+            and kept.output_version == source.output_version
+            and kept.addresses.items() <= self._data_addresses.items()
+        ):
+            return kept.gate
+        gate = self._new_gate(edge, source.subtasks)
+        addresses = {place.worker_id: place.data_address for place in gate.locations}
+        self._gates[edge.index] = _KeptGate(gate, source.output_version, addresses)
         return gate
-
-    def _moved(self, gate: taskmanager_pb2.InputGate) -> bool:
-        """Whether a worker serves its partitions at another address by now."""
-        return any(
-            self._data_addresses.get(location.worker_id) != location.data_address
-            for location in gate.locations
-        )
 
     def _new_gate(
         self, edge: Edge, producers: Sequence[ExecutionVertex]
     ) -> taskmanager_pb2.InputGate:
-        indexes = {worker: place for place, worker in enumerate(_workers_of(producers))}
+        # The workers that store their partitions, each once, in the producers' order.
+        indexes: dict[str, int] = {}
+        for producer in producers:
+            if producer.stored_at not in indexes:
+                indexes[producer.stored_at] = len(indexes)
         return taskmanager_pb2.InputGate(
             input=edge.target_input,
             source_vertex_id=edge.source,
@@ -162,11 +174,6 @@ class TaskDeployments:
         )
 
 
-def _workers_of(producers: Iterable[ExecutionVertex]) -> Iterable[str]:
-    """The workers that store their partitions, each once, in the producers' order."""
-    return dict.fromkeys(producer.stored_at for producer in producers)
-
-
 def _subpartition_range(
     graph: ExecutionGraph,
     owner: ExecutionJobVertex,
@@ -177,8 +184,7 @@ def _subpartition_range(
     bounds = owner.input_bounds[position]
     if bounds:
         return bounds[vertex.subtask], bounds[vertex.subtask + 1]
-    output = graph.vertices[edge.source].vertex.outputs[edge.source_output]
-    return 0, output.subpartitions
+    return 0, graph.vertices[edge.source].output_subpartitions[edge.source_output]
 
 
 def preferred_worker(graph: ExecutionGraph, vertex: ExecutionVertex) -> str | None:

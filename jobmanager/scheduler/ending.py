@@ -64,7 +64,7 @@ class JobEnd:
         """After every signal: is the job over?"""
         if self._graph.state in _ENDS:
             # Every active attempt occupies a slot; counting slots does not walk the graph.
-            if not self._core.slots.occupied_count:
+            if not self._core.slots.occupied:
                 self._end(_ENDS[self._graph.state])
         elif self._graph.state is JobState.RUNNING and self._graph.all_finished:
             self._complete()

@@ -18,9 +18,10 @@ from holdover.v1 import common_pb2, events_pb2, job_pb2
 from jobmanager.scheduler.signals import SlotId
 from jobmanager.scheduler.states import (
     ACTIVE_EXECUTION_STATES,
+    EXECUTION_TRANSITIONS,
     ExecutionState,
+    InvalidTransition,
     JobState,
-    check_execution_transition,
     check_job_transition,
 )
 from jobmanager.scheduler.vertices import Edge, ExecutionJobVertex, ExecutionVertex, SubtaskId
@@ -152,10 +153,12 @@ class ExecutionGraph:
         vertex = self.vertex_at(key.vertex_id, key.subtask)
         if vertex.state is ExecutionState.FINISHED:
             raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} finishes twice")
-        owner = self._job_vertex(key.vertex_id)
+        owner = self.vertices[vertex.vertex_id]
         known = len(owner.splits) if owner.splits_recorded else sys.maxsize
-        if any(not 0 <= index < known for index in execution.splits):
-            raise ReplayError(f"subtask {vertex.vertex_id}/{vertex.subtask} reads unknown splits")
+        for index in execution.splits:
+            if not 0 <= index < known:
+                name = f"{vertex.vertex_id}/{vertex.subtask}"
+                raise ReplayError(f"subtask {name} reads unknown splits")
         before = vertex.worker_id
         # An adopted attempt belongs to an earlier leader: whatever this leader had begun is over
         # by now.
@@ -170,7 +173,7 @@ class ExecutionGraph:
         vertex.splits = list(execution.splits)
         owner.add_output(execution)
         owner.output_version += 1
-        self._moved(vertex, before)
+        self._moved(vertex, before, vertex.stored_at)
 
     def _apply_moved(self, event: events_pb2.PartitionsMoved) -> None:
         key = AttemptKey.from_proto(event.attempt)
@@ -178,8 +181,8 @@ class ExecutionGraph:
         if vertex.finished is None or vertex.key(self.job_id) != key:
             raise ReplayError(f"the output of {key} moves and is not what counts")
         before, vertex.stored_at = vertex.worker_id, event.location.worker_id
-        self._job_vertex(key.vertex_id).output_version += 1
-        self._moved(vertex, before)
+        self.vertices[vertex.vertex_id].output_version += 1
+        self._moved(vertex, before, vertex.stored_at)
 
     def _apply_job_state(self, state: int) -> None:
         try:
@@ -214,14 +217,13 @@ class ExecutionGraph:
             owner.remove_output(vertex.finished)
         vertex.finished = None
         before, vertex.stored_at = vertex.worker_id, ""
-        self._moved(vertex, before)
+        self._moved(vertex, before, "")
         self.renew(vertex)
 
     def _job_vertex(self, vertex_id: str) -> ExecutionJobVertex:
-        vertex = self.vertices.get(vertex_id)
-        if vertex is None:
+        if vertex_id not in self.vertices:
             raise ReplayError(f"the job has no vertex {vertex_id!r}")
-        return vertex
+        return self.vertices[vertex_id]
 
     def vertex_at(self, vertex_id: str, subtask: int) -> ExecutionVertex:
         """The subtask of that name.
@@ -229,17 +231,17 @@ class ExecutionGraph:
         Raises:
             ReplayError: there is none.
         """
-        subtasks = self._job_vertex(vertex_id).subtasks
-        if not 0 <= subtask < len(subtasks):
+        owner = self._job_vertex(vertex_id)
+        if not 0 <= subtask < owner.parallelism:
             raise ReplayError(f"vertex {vertex_id} has no subtask {subtask}")
-        return subtasks[subtask]
+        return owner.subtasks[subtask]
 
     def find(self, key: AttemptKey) -> ExecutionVertex | None:
         """The subtask that a report or an offer is about, whatever its current attempt; None if
         unknown.
         """
         owner = self.vertices.get(key.vertex_id)
-        if owner is None or not 0 <= key.subtask < len(owner.subtasks):
+        if owner is None or not 0 <= key.subtask < owner.parallelism:
             return None
         return owner.subtasks[key.subtask]
 
@@ -304,7 +306,10 @@ class ExecutionGraph:
         Raises:
             InvalidTransition: the state may not follow the present one.
         """
-        check_execution_transition(f"{vertex.vertex_id}/{vertex.subtask}", vertex.state, after)
+        if after not in EXECUTION_TRANSITIONS[vertex.state]:
+            raise InvalidTransition(
+                f"{vertex.vertex_id}/{vertex.subtask}: {vertex.state.name} -> {after.name}"
+            )
         counts = self.vertices[vertex.vertex_id].state_counts
         counts[vertex.state] -= 1
         counts[after] += 1
@@ -313,11 +318,10 @@ class ExecutionGraph:
     def deploy(self, vertex: ExecutionVertex, slot: SlotId, epoch: int) -> None:
         """The current attempt is being started in a slot by the leader of that epoch."""
         self.transition(vertex, ExecutionState.DEPLOYING)
-        before = vertex.worker_id
         vertex.epoch = epoch
         vertex.next_attempt = max(vertex.next_attempt, vertex.attempt + 1)
         vertex.slot = slot
-        self._moved(vertex, before)
+        self._moved(vertex, "", slot.worker_id)  # it was SCHEDULED, and so nowhere
 
     def renew(self, vertex: ExecutionVertex) -> None:
         """Take a subtask whose attempt is over back to CREATED with the next attempt."""
@@ -327,11 +331,11 @@ class ExecutionGraph:
         vertex.epoch = 0
         vertex.slot = None
         vertex.splits = []
-        self._moved(vertex, before)
+        self._moved(vertex, before, vertex.stored_at)
         self._changed_subtasks[vertex.id] = None
 
-    def _moved(self, vertex: ExecutionVertex, before: str) -> None:
-        after = vertex.worker_id
+    def _moved(self, vertex: ExecutionVertex, before: str, after: str) -> None:
+        """`ExecutionVertex.worker_id` was another before."""
         if after == before:
             return
         if before:
@@ -457,7 +461,10 @@ class ExecutionGraph:
     @property
     def all_finished(self) -> bool:
         """Whether every subtask of every vertex is FINISHED; the last vertex seldom is."""
-        return all(owner.all_finished for owner in reversed(self.vertices.values()))
+        for owner in reversed(self.vertices.values()):  # noqa: SIM110  after every signal: fewer calls
+            if not owner.all_finished:
+                return False
+        return True
 
 
 def _attempts_begun(vertex: ExecutionVertex) -> int:

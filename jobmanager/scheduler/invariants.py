@@ -84,7 +84,7 @@ def _places(core: SchedulerCore) -> Iterator[str]:
 
 
 def _slots(core: SchedulerCore) -> Iterator[str]:
-    occupied = core.slots.occupied()
+    occupied = core.slots.occupied
     for slot, subtask in occupied.items():
         vertex = core.graph.vertex_at(*subtask)
         if vertex.slot != slot or vertex.state not in ACTIVE_EXECUTION_STATES:

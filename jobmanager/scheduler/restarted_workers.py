@@ -60,7 +60,7 @@ class RestartedWorkers:
         """Which workers the job waits for, when there is nothing else to do; empty otherwise."""
         core = self._core
         works = self._graph.state in (JobState.RUNNING, JobState.RECONCILING)
-        if not core.expected_back or core.ready or core.slots.occupied_count:
+        if not core.expected_back or core.ready or core.slots.occupied:
             return ""
         if not works or self._graph.commit is not None:
             return ""

@@ -97,7 +97,7 @@ class Scheduler:
         long as a decision is `unfinished`, the same signal is to be handled again.
         """
         decision = self.core.decision = Decision()
-        if self.ended is None:
+        if self._end.ended is None:
             self._handlers[type(signal)](signal)
             if not decision.unfinished:
                 self._settle()
@@ -107,13 +107,14 @@ class Scheduler:
 
     def _settle(self) -> None:
         """What may follow from any signal: vertices take shape, the job ends, slots are used."""
-        if self.ended is None:
-            if self.core.doom is not None:
-                self._end.fail(self.core.doom)
-            self.core.initialize_vertices()
-            self._end.settle()
-        if self.ended is None:
-            self.core.assign_slots()
+        core, end = self.core, self._end
+        if end.ended is None:
+            if core.doom is not None:
+                end.fail(core.doom)
+            core.initialize_vertices()
+            end.settle()
+        if end.ended is None:
+            core.assign_slots()
 
     def next_split(self, key: AttemptKey, received: int) -> tuple[bool, job_pb2.Split | None]:
         """A source attempt's wish: (whether it is still current, the split or None at the end)."""

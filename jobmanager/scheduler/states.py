@@ -112,9 +112,3 @@ def check_job_transition(before: JobState, after: JobState) -> None:
     """Raise InvalidTransition unless `after` may follow `before`."""
     if after not in JOB_TRANSITIONS[before]:
         raise InvalidTransition(f"job {before.name} -> {after.name}")
-
-
-def check_execution_transition(what: str, before: ExecutionState, after: ExecutionState) -> None:
-    """Raise InvalidTransition, naming the execution, unless `after` may follow `before`."""
-    if after not in EXECUTION_TRANSITIONS[before]:
-        raise InvalidTransition(f"{what}: {before.name} -> {after.name}")

@@ -46,11 +46,11 @@ class ExecutionVertex:
     pinned_splits: tuple[int, ...] | None = None
     #: Not before a restart delay has passed.
     held: bool = False
+    #: Which subtask this is.
+    id: SubtaskId = field(init=False)
 
-    @property
-    def id(self) -> SubtaskId:
-        """Which subtask this is."""
-        return (self.vertex_id, self.subtask)
+    def __post_init__(self) -> None:
+        self.id = (self.vertex_id, self.subtask)
 
     @property
     def worker_id(self) -> str:
@@ -77,16 +77,14 @@ class Edge:
     #: Whether a second run of the producer may bring a consumer other rows than the first
     #: (`holdover.jobgraph.determinism`).
     rows_differ: bool = False
+    #: Whether subtask i reads only subtask i.
+    forward: bool = field(init=False)
+    #: Whether every subtask reads everything.
+    broadcast: bool = field(init=False)
 
-    @property
-    def forward(self) -> bool:
-        """Whether subtask i reads only subtask i."""
-        return self.kind == job_pb2.DISTRIBUTION_KIND_FORWARD
-
-    @property
-    def broadcast(self) -> bool:
-        """Whether every subtask reads everything."""
-        return self.kind == job_pb2.DISTRIBUTION_KIND_BROADCAST
+    def __post_init__(self) -> None:
+        self.forward = self.kind == job_pb2.DISTRIBUTION_KIND_FORWARD
+        self.broadcast = self.kind == job_pb2.DISTRIBUTION_KIND_BROADCAST
 
 
 class ExecutionJobVertex:
@@ -98,7 +96,12 @@ class ExecutionJobVertex:
         self.determinism = determinism
         self.in_edges: list[Edge] = []
         self.out_edges: list[Edge] = []
+        #: The number of subpartitions of each output.
+        self.output_subpartitions = [output.subpartitions for output in vertex.outputs]
         self.subtasks: list[ExecutionVertex] = []
+        #: Whether its shape is decided.
+        self.initialized = False
+        #: Number of subtasks; 0 until it is initialized.
         self.parallelism = 0
         #: For each in-edge the bounds of ExecutionJobVertexInitialized; empty for broadcast and
         #: forward.
@@ -117,7 +120,7 @@ class ExecutionJobVertex:
         #: Bytes of each subpartition over all FINISHED subtasks, for each output: kept up to date,
         #: because to sum them up for a large vertex would hold up the event loop.
         self.subpartition_bytes: list[list[int]] = [
-            [0] * output.subpartitions for output in vertex.outputs
+            [0] * subpartitions for subpartitions in self.output_subpartitions
         ]
         #: Grows whenever a subtask leaves its output, another output than before, or is reset.
         self.output_version = 0
@@ -125,16 +128,12 @@ class ExecutionJobVertex:
         self.released = False
         #: Whether the splits are in the log (also where there are none: this is no source).
         self.splits_recorded = self.source is None or not self.source.splits_unrecorded
-        #: Whether this leader has the list of splits of a source that does not record it.
-        self.splits_listed = False
-
-    @property
-    def initialized(self) -> bool:
-        """Whether its shape is decided."""
-        return self.parallelism > 0
+        #: Whether splits must be listed before a subtask of it can run.
+        self.splits_unknown = not self.splits_recorded
 
     def initialize(self, parallelism: int) -> None:
         """Its shape is decided: it has so many subtasks, all CREATED."""
+        self.initialized = True
         self.parallelism = parallelism
         self.subtasks = [ExecutionVertex(self.vertex_id, index) for index in range(parallelism)]
         self.state_counts[ExecutionState.CREATED] = parallelism
@@ -182,12 +181,8 @@ class ExecutionJobVertex:
     @property
     def all_finished(self) -> bool:
         """Whether every subtask is FINISHED."""
-        return self.initialized and self.finished_count == self.parallelism
-
-    @property
-    def splits_unknown(self) -> bool:
-        """Whether splits must be listed before a subtask of it can run."""
-        return not self.splits_recorded and not self.splits_listed
+        finished = self.state_counts[ExecutionState.FINISHED]
+        return self.initialized and finished == self.parallelism
 
     @property
     def source(self) -> job_pb2.Source | None:

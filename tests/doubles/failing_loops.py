@@ -11,12 +11,12 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import jobmanager.__main__
 import taskmanager.__main__
-from holdover.runtime.supervisor import Supervisor, UnexpectedEnd
+from holdover.runtime.supervisor import RestartPolicy, Supervisor
 
 DIRECTORY_VARIABLE = "_HOLDOVER_FAILING_LOOPS"
 POLL_S = 0.02
@@ -53,8 +53,8 @@ async def _collect_garbage() -> None:
         await asyncio.sleep(GC_INTERVAL_S)
 
 
-async def _outcome(_: Supervisor, name: str, work: Awaitable[None]) -> Exception:
-    """In the place of `Supervisor._outcome`."""
+async def _until_it_fails(name: str, work: Awaitable[None]) -> None:
+    """The work of a loop, until it ends or is made to raise."""
     if not _collectors:
         _collectors.append(asyncio.ensure_future(_collect_garbage()))
     running = asyncio.ensure_future(work)
@@ -62,15 +62,28 @@ async def _outcome(_: Supervisor, name: str, work: Awaitable[None]) -> Exception
     try:
         await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
-            return MadeToFail(name)
-        return running.exception() or UnexpectedEnd(name)  # type: ignore[return-value]
+            raise MadeToFail(name)
+        running.result()
     finally:
         for task in (running, told):
             task.cancel()
         await asyncio.gather(running, told, return_exceptions=True)
 
 
+_run_as_it_is = Supervisor.run
+
+
+def _run(
+    supervisor: Supervisor,
+    name: str,
+    loop_function: Callable[[], Awaitable[None]],
+    restart: RestartPolicy | None = None,
+) -> None:
+    """In the place of `Supervisor.run`."""
+    _run_as_it_is(supervisor, name, lambda: _until_it_fails(name, loop_function()), restart)
+
+
 if __name__ == "__main__":
-    Supervisor._outcome = _outcome  # type: ignore[assignment,method-assign]
+    Supervisor.run = _run  # type: ignore[assignment,method-assign]
     is_jobmanager = _process_name() == "jobmanager"
     sys.exit(jobmanager.__main__.main() if is_jobmanager else taskmanager.__main__.main())

@@ -100,15 +100,14 @@ def _plan_for_determinate(
             edge.rows_differ = rows_differ
 
 
+_gate_as_it_is = TaskDeployments._gate
+
+
 def _gate_as_before(
     self: TaskDeployments, edge: Edge, vertex: ExecutionVertex
 ) -> taskmanager_pb2.InputGate:
-    source = self._graph.vertices[edge.source]
-    if edge.forward:
-        return self._new_gate(edge, [source.subtasks[vertex.subtask]])
-    if edge.index not in self._gates:
-        self._gates[edge.index] = (0, self._new_gate(edge, source.subtasks))
-    return self._gates[edge.index][1]
+    kept = self._gates.get(edge.index)
+    return _gate_as_it_is(self, edge, vertex) if kept is None else kept.gate
 
 
 # ---------------------------------------------------------------------- reruns and deletions

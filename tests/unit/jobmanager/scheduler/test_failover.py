@@ -145,7 +145,7 @@ def test_of_a_source_whose_splits_nobody_knows_any_more_all_subtasks_run_again()
 
 def test_while_the_leader_lives_that_listed_them_one_subtask_of_such_a_source_runs_alone() -> None:
     graph = graph_with(unrecorded(chain(4)), 4, {"s": ALL})
-    graph.vertices["s"].splits_listed = True
+    graph.vertices["s"].splits_unknown = False
     assert lose(graph, ("s", 2)).resets == {("s", 2): LOST}
 
 

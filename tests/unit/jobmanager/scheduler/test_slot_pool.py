@@ -42,7 +42,7 @@ def test_a_slot_that_is_granted_twice_counts_once() -> None:
     slots = pool(A0, A0)
     slots.take(("m", 0))
     slots.grant((A0,))
-    assert (len(slots), slots.free_count, slots.occupied_count) == (1, 0, 1)
+    assert (len(slots), len(slots.free), len(slots.occupied)) == (1, 0, 1)
 
 
 def test_only_the_occupant_vacates_its_slot() -> None:
@@ -59,14 +59,14 @@ def test_free_slots_are_given_back_and_no_others() -> None:
     assert slots.give_back(1) == (A1,)
     assert slots.give_back() == (B0,)
     assert slots.give_back() == ()
-    assert slots.occupied() == {A0: ("m", 0)}
+    assert slots.occupied == {A0: ("m", 0)}
 
 
 def test_a_lost_worker_takes_all_its_slots_along() -> None:
     slots = pool(A0, A1, B0)
     slots.take(("m", 0), "a")
     slots.lose_worker("a")
-    assert (len(slots), slots.free_count) == (1, 1)
+    assert (len(slots), len(slots.free)) == (1, 1)
     assert not slots.vacate(A0, ("m", 0))
     assert slots.take(("m", 1), "a") == B0
 
@@ -77,12 +77,12 @@ def test_every_slot_is_in_one_place_whatever_happens(seed: int) -> None:
     known: dict[SlotId, None] = {}
     for step in range(200):
         action = choose.randrange(4)
-        occupied = list(slots.occupied().items())
+        occupied = list(slots.occupied.items())
         if action == 0:
             slot = SlotId(choose.choice("abc"), choose.randrange(3))
             slots.grant((slot,))
             known[slot] = None
-        elif action == 1 and slots.free_count:
+        elif action == 1 and slots.free:
             assert slots.take(("m", step), choose.choice("abcd")) in known
         elif action == 2 and occupied:
             assert slots.vacate(*choose.choice(occupied))
@@ -91,4 +91,4 @@ def test_every_slot_is_in_one_place_whatever_happens(seed: int) -> None:
             slots.lose_worker(lost)
             known = {s: None for s in known if s.worker_id != lost}
         assert len(slots) == len(known)
-    assert {*slots.occupied(), *slots.give_back()} == set(known)
+    assert {*slots.occupied, *slots.give_back()} == set(known)
