@@ -195,13 +195,13 @@ class ClientCall(grpc.aio.Call):
                 promise.set_result(None)
 
     def _next_change(self) -> Promise[None]:
-        promise: Promise[None] = Promise(self._loop)
+        promise: Promise[None] = Promise(loop=self._loop)
         self._waiting.append(promise)
         return promise
 
     async def _change(self, waiting: list[Promise[None]]) -> None:
         """Wait with these until they are told; to be cancelled here cancels the call."""
-        promise: Promise[None] = Promise(self._loop)
+        promise: Promise[None] = Promise(loop=self._loop)
         waiting.append(promise)
         try:
             await promise

@@ -191,7 +191,7 @@ class ProcessDisk:
         operations: int = 1,
     ) -> ResultT:
         """Do something that changes the storage; it takes effect even when the caller leaves."""
-        promise: Promise[ResultT] = Promise(self._world.loop)
+        promise: Promise[ResultT] = Promise(loop=self._world.loop)
         change = _Change(steps, operation, path, interrupted)
         self._under_way[change] = None
         work = partial(self._carry_out, change, promise)
@@ -245,7 +245,7 @@ class ProcessDisk:
         n_bytes: int = 0,
     ) -> ResultT:
         """Do something that only reads."""
-        promise: Promise[ResultT] = Promise(self._world.loop)
+        promise: Promise[ResultT] = Promise(loop=self._world.loop)
         self._begin(device, operation, path, partial(_look, promise, work), n_bytes, 0, 1)
         return await promise
 

@@ -117,7 +117,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
 
     async def _change(self, waiting: list[Promise[None]]) -> None:
         """Wait with these until they are told."""
-        promise: Promise[None] = Promise(self._loop)
+        promise: Promise[None] = Promise(loop=self._loop)
         waiting.append(promise)
         try:
             await promise
