@@ -86,24 +86,20 @@ class VirtualFuture(asyncio.Future[Any]):
 
 
 class ReadyHandle:
-    """A callback that runs once. The interface of `asyncio.TimerHandle`, as far as it is used."""
+    """A callback that runs once. The interface of `asyncio.TimerHandle`, as far as it is used.
+
+    Filled by who makes it: there are dozens for each attempt of a task, and an `__init__` costs
+    as much again.
+    """
 
     __slots__ = ("_args", "_callback", "_context", "_when", "process")
-
-    def __init__(
-        self,
-        process: Process,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: contextvars.Context,
-        when: float = 0.0,
-    ) -> None:
-        self.process = process
-        #: None when it was cancelled.
-        self._callback: Callable[..., object] | None = callback
-        self._args = args
-        self._context = context
-        self._when = when
+    process: Process
+    #: None when it was cancelled.
+    _callback: Callable[..., object] | None
+    _args: tuple[Any, ...]
+    _context: contextvars.Context
+    #: The world's time at which a timer is due; 0 marks a handle that is no timer, or not any more.
+    _when: float
 
     def cancel(self) -> None:
         """It will not run."""
@@ -344,7 +340,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if context is None:
             context = contextvars.copy_context()
         process = context.get(CURRENT, self.world_process)
-        handle = ReadyHandle(process, callback, args, context)
+        handle = ReadyHandle()
+        handle.process, handle._callback, handle._args = process, callback, args
+        handle._context, handle._when = context, 0.0
         state = process.state
         if state is not _DEAD and not self._closed:
             # As in `_make_ready`, which most callbacks of a run come by.
@@ -387,8 +385,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         when_s = when if process.host.clock_is_worlds else process.host.world_s(when)
         if when_s < self.now_s:
             when_s = self.now_s
-        # 0 marks a handle that is no timer.
-        handle = ReadyHandle(process, callback, args, context, when_s or 1e-12)
+        handle = ReadyHandle()
+        handle.process, handle._callback, handle._args = process, callback, args
+        handle._context, handle._when = context, when_s or 1e-12
         if not self._closed and process.state is not _DEAD:
             heappush(self._timers, (when_s, next(self._timer_numbers), handle))
         return handle
@@ -399,7 +398,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Call in the name of a process, at a time of the world."""
         if when_s < self.now_s:
             when_s = self.now_s
-        handle = ReadyHandle(process, callback, args, process.context, when_s or 1e-12)
+        handle = ReadyHandle()
+        handle.process, handle._callback, handle._args = process, callback, args
+        handle._context, handle._when = process.context, when_s or 1e-12
         if not self._closed and process.state is not _DEAD:
             heappush(self._timers, (when_s, next(self._timer_numbers), handle))
         return handle
