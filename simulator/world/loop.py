@@ -117,11 +117,6 @@ class ReadyHandle:
         """When a timer is due, in seconds of its process's clock."""
         return self.process.host.local_s(self._when)
 
-    def run(self) -> None:
-        """Run it now, within another callback."""
-        if self._callback is not None:
-            self._context.run(self._callback, *self._args)
-
     def failed(self, error: BaseException) -> None:
         """What it raised when it ran goes to the loop's handler."""
         if isinstance(error, SystemExit | KeyboardInterrupt):
@@ -440,7 +435,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if not was_listed:
                 self._listed.pop()
                 process.listed = False
-            first_step.run()
+            assert first_step._callback is not None
+            first_step._context.run(first_step._callback, *first_step._args)
         return task
 
     #: Whether it debugs: never. Every future asks, so nothing but C answers: `bool()` is False.
