@@ -148,6 +148,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         )
         self._exception_handler: Callable[[Process | None, dict[str, Any]], object] | None = None
         self._running = False
+        #: Whether what the loop runs for has ended.
+        self._over = False
         self._closed = False
         self._collect_at = garbage.CALLBACKS_PER_COLLECTION
         #: The process of the world itself: faults, checks, and whatever is nobody's.
@@ -158,21 +160,28 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Run until the coroutine, which is the world's own, has ended."""
         with self._as_running_loop():
-            return self.run_until_complete(self.world_process.spawn(work))
+            return self._result_of(self.world_process.spawn(self._to_its_end(work)))
 
     def run_until_complete(
         self, future: Generator[Any, None, ResultT] | Awaitable[ResultT]
     ) -> ResultT:
         """See asyncio. Its `Runner` calls it, so that tests can have this loop."""
         with self._as_running_loop():
-            main: asyncio.Future[ResultT] = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
-            self._run_until(main.done)
-            return main.result()
+            work = self._to_its_end(future)  # type: ignore[arg-type]
+            return self._result_of(asyncio.ensure_future(work, loop=self))
 
-    def _run_until(self, over: Callable[[], bool]) -> None:
+    async def _to_its_end(self, work: Awaitable[ResultT]) -> ResultT:
+        """Await it, and leave word: there are more turns than a task could be asked in."""
+        try:
+            return await work
+        finally:
+            self._over = True
+
+    def _result_of(self, main: asyncio.Task[ResultT]) -> ResultT:
         """One turn of one process that can go on after the other, until it is over."""
         listed, chance = self._listed, self._chance
-        while not over():
+        self._over = False
+        while not self._over:
             if not listed:
                 self._jump()
                 continue
@@ -200,6 +209,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if self.callbacks >= self._collect_at:
                 self._collect_at = self.callbacks + garbage.CALLBACKS_PER_COLLECTION
                 garbage.collect()
+        return main.result()
 
     def _jump(self) -> None:
         """Go on to the next timer. One that is due alone runs without being listed: it would be
