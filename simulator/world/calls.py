@@ -84,7 +84,7 @@ class ClientCall(grpc.aio.Call):
     ) -> None:
         self.channel = channel
         self.method = method
-        self.metadata = raw_metadata(metadata)
+        self.metadata = raw_metadata(metadata) if metadata else ()
         self.wait_for_ready = wait_for_ready
         self.outcome: Outcome | None = None
         self.deadline_s: float | None = None
@@ -105,7 +105,8 @@ class ClientCall(grpc.aio.Call):
         channel.calls[self] = None
         if timeout_s is not None:
             rate = channel.node.process.host.clock_rate
-            self.deadline_s = self._loop.now_s + max(timeout_s, 0.0) / rate
+            left_s = timeout_s if timeout_s > 0.0 else 0.0
+            self.deadline_s = self._loop.now_s + left_s / rate
             channel.node.deadlines.add(self.deadline_s, self)
 
     # ------------------------------------------------------------------ from the network
@@ -182,11 +183,11 @@ class ClientCall(grpc.aio.Call):
         wake_all(waiting)
 
     def _tell(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for promise in waiting:
+        told = self._waiting + self._writing
+        self._waiting, self._writing = [], []
+        for promise in told:
             if not promise.done():
                 promise.set_result(None)
-        self._tell_writers()
 
     def _tell_writers(self) -> None:
         writing, self._writing = self._writing, []
@@ -195,13 +196,13 @@ class ClientCall(grpc.aio.Call):
                 promise.set_result(None)
 
     def _next_change(self) -> Promise[None]:
-        promise: Promise[None] = Promise(self._loop)
+        promise: Promise[None] = Promise(loop=self._loop)
         self._waiting.append(promise)
         return promise
 
     async def _change(self, waiting: list[Promise[None]]) -> None:
         """Wait with these until they are told; to be cancelled here cancels the call."""
-        promise: Promise[None] = Promise(self._loop)
+        promise: Promise[None] = Promise(loop=self._loop)
         waiting.append(promise)
         try:
             await promise
@@ -295,7 +296,8 @@ class ClientCall(grpc.aio.Call):
 
     def was_sent(self) -> None:
         """It is on a connection now; those who wait to write go on."""
-        self._tell_writers()
+        if self._writing:
+            self._tell_writers()
 
 
 class SingleAnswer(ClientCall):
@@ -320,7 +322,7 @@ class SingleAnswer(ClientCall):
         """The answer; raises `AioRpcError`."""
         while self.outcome is None:
             try:
-                yield from self._next_change().__await__()
+                yield from self._next_change()
             except asyncio.CancelledError:
                 self.cancel()
                 raise

@@ -106,7 +106,8 @@ class SimulatedChannel(grpc.aio.Channel):
         n_bytes = 0 if request is None else len(request)
         self.note(call.method.name, f"request {n_bytes}")
         timeout_s = None if call.deadline_s is None else call.deadline_s - self.loop.now_s
-        connection.up.post(n_bytes, connection.gate.begin, connection, call, request, timeout_s)
+        begin = connection, call, request, timeout_s
+        connection.up.post(n_bytes, connection.gate.begin, begin)
         call.was_sent()
 
     # ------------------------------------------------------------------ connecting

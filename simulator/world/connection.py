@@ -156,19 +156,20 @@ class Direction:
         """Whether its target hears nothing: what it hears of a paused process is old."""
         return self.source.process.state is ProcessState.PAUSED or self.blocked()
 
-    def hold(self, n_bytes: int, deliver: Deliver, *args: Any) -> None:
+    def hold(self, n_bytes: int, deliver: Deliver, args: tuple[Any, ...] = ()) -> None:
         """Send when the silence is over."""
         self.target.incoming += 1
         self._sent += 1
         self._hold(self._sent, n_bytes, deliver, args)
 
-    def post(self, n_bytes: int, deliver: Deliver, *args: Any) -> None:
-        """Send; `deliver(*args)` is called as the target when it has arrived."""
-        self.target.incoming += 1
-        self._sent = number = self._sent + 1
-        self._send(number, n_bytes, deliver, args)
-
-    def _send(self, number: int, n_bytes: int, deliver: Deliver, args: tuple[Any, ...]) -> None:
+    def post(
+        self, n_bytes: int, deliver: Deliver, args: tuple[Any, ...] = (), number: int = 0
+    ) -> None:
+        """Send; `deliver(*args)` is called as the target when it has arrived. A message that was
+        held has its number already."""
+        if not number:
+            self.target.incoming += 1
+            self._sent = number = self._sent + 1
         network, source, target = self.network, self._source_port, self._target_port
         links = network.links
         if links.interrupted and links.blocked(source, target):
@@ -189,13 +190,14 @@ class Direction:
         if links.interrupted and links.blocked(self._source_port, self._target_port):
             self._hold(number, n_bytes, deliver, args)
             return
-        now_s = self.network.loop.now_s
+        loop = self.network.loop
+        now_s = loop.now_s
         cost_s = links.settings.message_cost_s
         if cost_s:
             # Its own cost is in the time of arrival already; others may have come before it.
             if target.busy_until_s > now_s - cost_s + _TIMER_PRECISION_S:
                 target.busy_until_s += cost_s
-                target.at(target.busy_until_s, self._handle, deliver, args)
+                loop.call_of(target.process, target.busy_until_s, self._handle, deliver, args)
                 return
             target.busy_until_s = now_s
         self.heard_s = now_s
@@ -216,8 +218,8 @@ class Direction:
         if not self.silent():
             self.heard_s = self.network.loop.now_s
         held, self._held = sorted(self._held, key=lambda message: message[0]), []
-        for message in held:
-            self._send(*message)
+        for number, n_bytes, deliver, args in held:
+            self.post(n_bytes, deliver, args, number)
 
     def forget(self) -> None:
         """Nobody waits for what is held."""
@@ -256,7 +258,7 @@ class Connection:
             self.up.post(0, self.break_server)
         elif node is self.server and self.server_open:
             self.server_open = False
-            self.down.post(0, self.break_client, "Socket closed")
+            self.down.post(0, self.break_client, ("Socket closed",))
         self._settle()
 
     def close_client(self) -> None:
@@ -273,7 +275,7 @@ class Connection:
             self.server_open = False
             self.server.peers.pop(self, None)
             self.gate.connections.pop(self, None)
-            self.down.post(0, self.break_client, "Socket closed")
+            self.down.post(0, self.break_client, ("Socket closed",))
             self._settle()
 
     def break_client(self, reason: str) -> None:
@@ -331,4 +333,4 @@ class Connection:
         else:
             self.break_server()
             if self.client_open:
-                self.down.post(0, self.break_client, "Connection reset by peer")
+                self.down.post(0, self.break_client, ("Connection reset by peer",))

@@ -65,7 +65,8 @@ class ProcessDisk:
         self._world = world
         self._storages = world.storages
         self._process = process
-        self._host = process.host
+        #: Where a path is.
+        self._device = partial(world.storages.device, process.host)
         self._writer = process.host.name
         self._under_way: dict[_Change, None] = {}
         self._held: dict[FileNode, ProcessLock] = {}
@@ -126,7 +127,7 @@ class ProcessDisk:
             return []
         device = self._device(paths[0])
         faults = device.storage.faults
-        path = next((path for path in paths if faults.hangs("remove", path)), paths[0])
+        _, path = faults.first_that_hangs(("remove", path) for path in paths) or ("", paths[0])
         steps = device.storage.remove_all_steps(paths, self._writer)
         return await self.change(device, "remove", path, steps, operations=len(paths))
 
@@ -179,7 +180,7 @@ class ProcessDisk:
 
     # ------------------------------------------------------------------ for files and locks
 
-    async def change(
+    def change(
         self,
         device: Device,
         operation: str,
@@ -189,14 +190,14 @@ class ProcessDisk:
         syncs: int = 0,
         interrupted: Callable[[random.Random], None] | None = None,
         operations: int = 1,
-    ) -> ResultT:
+    ) -> Promise[ResultT]:
         """Do something that changes the storage; it takes effect even when the caller leaves."""
-        promise: Promise[ResultT] = Promise(self._world.loop)
+        promise: Promise[ResultT] = Promise(loop=self._world.loop)
         change = _Change(steps, operation, path, interrupted)
         self._under_way[change] = None
         work = partial(self._carry_out, change, promise)
         self._begin(device, operation, path, work, n_bytes, syncs, operations)
-        return await promise
+        return promise
 
     async def write_files(self, files: Sequence[NewFile]) -> None:
         """Open and write new files of one directory, each after the one before, and leave them
@@ -206,14 +207,11 @@ class ProcessDisk:
         """
         device = self._device(files[0].path)
         faults = device.storage.faults
-        hanging = [
-            (operation, file.path)
-            for file in files
-            for operation in _WRITING
-            if faults.hangs(operation, file.path)
-        ]
-        operation, path = hanging[0] if hanging else ("write", files[-1].path)
-        n_bytes = sum(len(file.content) for file in files)
+        hanging = faults.first_that_hangs(
+            (operation, file.path) for file in files for operation in _WRITING
+        )
+        operation, path = hanging or ("write", files[-1].path)
+        n_bytes = sum([len(file.content) for file in files])
         steps = _written(device.storage, files, self._writer)
         operations = len(files) * len(_WRITING)
         await self.change(device, operation, path, steps, n_bytes, operations=operations)
@@ -233,21 +231,18 @@ class ProcessDisk:
 
     # ------------------------------------------------------------------ inside
 
-    def _device(self, path: str) -> Device:
-        return self._storages.device(self._host, path)
-
-    async def _look(
+    def _look(
         self,
         device: Device,
         operation: str,
         path: str,
         work: Callable[[], ResultT],
         n_bytes: int = 0,
-    ) -> ResultT:
+    ) -> Promise[ResultT]:
         """Do something that only reads."""
-        promise: Promise[ResultT] = Promise(self._world.loop)
+        promise: Promise[ResultT] = Promise(loop=self._world.loop)
         self._begin(device, operation, path, partial(_look, promise, work), n_bytes, 0, 1)
-        return await promise
+        return promise
 
     def _begin(
         self,
@@ -264,7 +259,7 @@ class ProcessDisk:
         process, loop = self._process, self._world.loop
         if not process.alive:
             return
-        if faults.hangs(operation, path):
+        if faults.active and faults.hangs(operation, path):
             again = partial(self._begin, device, operation, path, end, n_bytes, syncs, operations)
             faults.when_healed(again)
             return
@@ -394,7 +389,7 @@ def _written(storage: SimulatedStorage, files: Sequence[NewFile], writer: str) -
         file = yield from storage.open_steps(path, writer)
         yield from storage.write_steps(path, file, storage.boot, content, writer)
         if n_bytes > len(content):
-            storage.model_size(path, n_bytes)
+            storage.model_size(path, n_bytes, file)
 
 
 def _look(promise: Promise[ResultT], work: Callable[[], ResultT]) -> None:

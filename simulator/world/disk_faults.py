@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -81,7 +81,8 @@ class DiskFaults:
 
     #: Tells the room that the storage has, not counting what these faults take.
     free_bytes: Callable[[], int]
-    _faults: list[DiskFault] = field(default_factory=list)
+    #: Where there are none, nothing need be asked.
+    active: list[DiskFault] = field(default_factory=list)
     _waiting: list[Callable[[], None]] = field(default_factory=list)
 
     def fail(
@@ -123,10 +124,10 @@ class DiskFaults:
     def heal(self, token: DiskFault | list[DiskFault] | None = None) -> None:
         """A fault, or without a token every fault, is over; what hung goes on."""
         if token is None:
-            self._faults.clear()
+            self.active.clear()
         else:
             healed = token if isinstance(token, list) else [token]
-            self._faults = [fault for fault in self._faults if fault not in healed]
+            self.active = [fault for fault in self.active if fault not in healed]
         waiting, self._waiting = self._waiting, []
         for go_on in waiting:
             go_on()
@@ -134,11 +135,11 @@ class DiskFaults:
     @property
     def none(self) -> bool:
         """Whether nothing is wrong."""
-        return not self._faults
+        return not self.active
 
     def check(self, operation: str, path: str) -> None:
         """Raise the `OSError` that is due."""
-        for fault in self._faults:
+        for fault in self.active:
             if not fault.errno or not fault.concerns(operation, path):
                 continue
             if fault.skip > 0:
@@ -151,19 +152,22 @@ class DiskFaults:
 
     def factor(self, path: str) -> float:
         """How many times longer an operation takes: as long as the worst of all faults says."""
-        if not self._faults:
-            return 1.0
-        concerned = [f.factor for f in self._faults if f.factor != 1.0 and f.concerns("", path)]
+        concerned = [f.factor for f in self.active if f.factor != 1.0 and f.concerns("", path)]
         return max(concerned, default=1.0)
 
     def hangs(self, operation: str, path: str) -> bool:
         """Whether an operation that begins now hangs."""
-        faults = self._faults
-        return bool(faults) and any(f.hangs and f.concerns(operation, path) for f in faults)
+        return any(fault.hangs and fault.concerns(operation, path) for fault in self.active)
+
+    def first_that_hangs(self, operations: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+        """The first of several operations on paths that hangs when it begins now."""
+        if not self.active:
+            return None
+        return next((each for each in operations if self.hangs(*each)), None)
 
     def room_bytes(self) -> int:
         """Bytes that can still be written."""
-        taken = sum(fault.taken_bytes for fault in self._faults) if self._faults else 0
+        taken = sum(fault.taken_bytes for fault in self.active)
         return max(0, self.free_bytes() - taken)
 
     def when_healed(self, go_on: Callable[[], None]) -> None:
@@ -171,5 +175,5 @@ class DiskFaults:
         self._waiting.append(go_on)
 
     def _add(self, fault: DiskFault) -> DiskFault:
-        self._faults.append(fault)
+        self.active.append(fault)
         return fault

@@ -86,24 +86,20 @@ class VirtualFuture(asyncio.Future[Any]):
 
 
 class ReadyHandle:
-    """A callback that runs once. The interface of `asyncio.TimerHandle`, as far as it is used."""
+    """A callback that runs once. The interface of `asyncio.TimerHandle`, as far as it is used.
+
+    Filled by who makes it: there are dozens for each attempt of a task, and an `__init__` costs
+    as much again.
+    """
 
     __slots__ = ("_args", "_callback", "_context", "_when", "process")
-
-    def __init__(
-        self,
-        process: Process,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: contextvars.Context,
-        when: float = 0.0,
-    ) -> None:
-        self.process = process
-        #: None when it was cancelled.
-        self._callback: Callable[..., object] | None = callback
-        self._args = args
-        self._context = context
-        self._when = when
+    process: Process
+    #: None when it was cancelled.
+    _callback: Callable[..., object] | None
+    _args: tuple[Any, ...]
+    _context: contextvars.Context
+    #: The world's time at which a timer is due; 0 marks a handle that is no timer, or not any more.
+    _when: float
 
     def cancel(self) -> None:
         """It will not run."""
@@ -120,11 +116,6 @@ class ReadyHandle:
     def when(self) -> float:
         """When a timer is due, in seconds of its process's clock."""
         return self.process.host.local_s(self._when)
-
-    def run(self) -> None:
-        """Run it now, within another callback."""
-        if self._callback is not None:
-            self._context.run(self._callback, *self._args)
 
     def failed(self, error: BaseException) -> None:
         """What it raised when it ran goes to the loop's handler."""
@@ -157,6 +148,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         )
         self._exception_handler: Callable[[Process | None, dict[str, Any]], object] | None = None
         self._running = False
+        #: Whether what the loop runs for has ended.
+        self._over = False
         self._closed = False
         self._collect_at = garbage.CALLBACKS_PER_COLLECTION
         #: The process of the world itself: faults, checks, and whatever is nobody's.
@@ -167,21 +160,28 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Run until the coroutine, which is the world's own, has ended."""
         with self._as_running_loop():
-            return self.run_until_complete(self.world_process.spawn(work))
+            return self._result_of(self.world_process.spawn(self._to_its_end(work)))
 
     def run_until_complete(
         self, future: Generator[Any, None, ResultT] | Awaitable[ResultT]
     ) -> ResultT:
         """See asyncio. Its `Runner` calls it, so that tests can have this loop."""
         with self._as_running_loop():
-            main: asyncio.Future[ResultT] = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
-            self._run_until(main.done)
-            return main.result()
+            work = self._to_its_end(future)  # type: ignore[arg-type]
+            return self._result_of(asyncio.ensure_future(work, loop=self))
 
-    def _run_until(self, over: Callable[[], bool]) -> None:
+    async def _to_its_end(self, work: Awaitable[ResultT]) -> ResultT:
+        """Await it, and leave word: there are more turns than a task could be asked in."""
+        try:
+            return await work
+        finally:
+            self._over = True
+
+    def _result_of(self, main: asyncio.Task[ResultT]) -> ResultT:
         """One turn of one process that can go on after the other, until it is over."""
         listed, chance = self._listed, self._chance
-        while not over():
+        self._over = False
+        while not self._over:
             if not listed:
                 self._jump()
                 continue
@@ -209,6 +209,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if self.callbacks >= self._collect_at:
                 self._collect_at = self.callbacks + garbage.CALLBACKS_PER_COLLECTION
                 garbage.collect()
+        return main.result()
 
     def _jump(self) -> None:
         """Go on to the next timer. One that is due alone runs without being listed: it would be
@@ -344,7 +345,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if context is None:
             context = contextvars.copy_context()
         process = context.get(CURRENT, self.world_process)
-        handle = ReadyHandle(process, callback, args, context)
+        handle = ReadyHandle()
+        handle.process, handle._callback, handle._args = process, callback, args
+        handle._context, handle._when = context, 0.0
         state = process.state
         if state is not _DEAD and not self._closed:
             # As in `_make_ready`, which most callbacks of a run come by.
@@ -387,8 +390,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         when_s = when if process.host.clock_is_worlds else process.host.world_s(when)
         if when_s < self.now_s:
             when_s = self.now_s
-        # 0 marks a handle that is no timer.
-        handle = ReadyHandle(process, callback, args, context, when_s or 1e-12)
+        handle = ReadyHandle()
+        handle.process, handle._callback, handle._args = process, callback, args
+        handle._context, handle._when = context, when_s or 1e-12
         if not self._closed and process.state is not _DEAD:
             heappush(self._timers, (when_s, next(self._timer_numbers), handle))
         return handle
@@ -399,7 +403,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Call in the name of a process, at a time of the world."""
         if when_s < self.now_s:
             when_s = self.now_s
-        handle = ReadyHandle(process, callback, args, process.context, when_s or 1e-12)
+        handle = ReadyHandle()
+        handle.process, handle._callback, handle._args = process, callback, args
+        handle._context, handle._when = process.context, when_s or 1e-12
         if not self._closed and process.state is not _DEAD:
             heappush(self._timers, (when_s, next(self._timer_numbers), handle))
         return handle
@@ -439,7 +445,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if not was_listed:
                 self._listed.pop()
                 process.listed = False
-            first_step.run()
+            assert first_step._callback is not None
+            first_step._context.run(first_step._callback, *first_step._args)
         return task
 
     #: Whether it debugs: never. Every future asks, so nothing but C answers: `bool()` is False.

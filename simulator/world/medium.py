@@ -99,11 +99,14 @@ class DirectoryNode:
     entries: dict[str, FileNode | DirectoryNode] = field(default_factory=dict)
     unsynced: dict[str, _Before] = field(default_factory=dict)
 
-    def put(self, name: str, node: FileNode | DirectoryNode | None, writer: str) -> None:
-        """Let a name stand for a node, or for nothing."""
+    def put(
+        self, name: str, node: FileNode | DirectoryNode | None, writer: str
+    ) -> FileNode | DirectoryNode | None:
+        """Let a name stand for a node, or for nothing; returns what it stood for."""
+        replaced = self.entries.get(name)
         before = self.unsynced.get(name)
         if before is None:
-            self.unsynced[name] = _Before(self.entries.get(name), writer)
+            self.unsynced[name] = _Before(replaced, writer)
             if len(self.unsynced) > UNSYNCED_NAMES_MAX:
                 del self.unsynced[next(iter(self.unsynced))]
         else:
@@ -112,6 +115,7 @@ class DirectoryNode:
             del self.entries[name]
         else:
             self.entries[name] = node
+        return replaced
 
     def make_durable(self) -> None:
         """The names go to the medium."""
@@ -183,8 +187,8 @@ class Medium:
         self.keep_operations = True
         self._cut_after: int | None = None
         self._temporaries = 0
-        # A dict for its order.
-        self._writers_unsynced: dict[str, None] = {}
+        #: Hosts that have something to lose. A dict for its order.
+        self.writers_unsynced: dict[str, None] = {}
 
     # ------------------------------------------------------------------ power
 
@@ -192,7 +196,7 @@ class Medium:
         """Forget what is not on the medium, at once; operations then raise `PowerLoss`."""
         self.is_on = False
         self.boot += 1
-        self._writers_unsynced.clear()
+        self.writers_unsynced.clear()
         self._lose(self.root, None)
         self.used_bytes = self._count(self.root)
 
@@ -203,8 +207,8 @@ class Medium:
 
     def lose_unsynced_of(self, writer: str) -> None:
         """Forget what this host has not synced, while the storage itself lives on."""
-        if writer in self._writers_unsynced:
-            del self._writers_unsynced[writer]
+        if writer in self.writers_unsynced:
+            del self.writers_unsynced[writer]
             self._lose(self.root, writer)
             self.used_bytes = self._count(self.root)
 
@@ -254,7 +258,7 @@ class Medium:
     def remembered(self) -> dict[str, Any] | None:
         """What readers have made of files by path, to be added to: empty after every change of the
         storage; None while reading could fail."""
-        if not self.is_on or not self.faults.none:
+        if not self.is_on or self.faults.active:
             return None
         if self._remembered_since != self._changes:
             self._remembered.clear()
@@ -267,7 +271,8 @@ class Medium:
             raise PowerLoss(f"{operation} {path}: the power is off")
         if self.keep_operations:
             self.operations.append((operation, path))
-        self.faults.check(operation, path)
+        if self.faults.active:
+            self.faults.check(operation, path)
 
     def begin_on_handle(self, operation: str, path: str, boot: int) -> None:
         """The same for an open file, which does not outlive its boot."""
@@ -288,29 +293,32 @@ class Medium:
         before = file.size_bytes
         file.data[:] = data
         file.make_durable()
-        self.resized(file, before)
+        self.resized(file, file.size_bytes - before)
 
-    def model_size(self, path: str, n_bytes: int) -> None:
-        """Let a file count as `n_bytes` for `stat`, for free room and for the storage being full.
+    def model_size(self, path: str, n_bytes: int, file: FileNode | None = None) -> None:
+        """Let the file at a path, which may be given, count as `n_bytes` for `stat`, for free room
+        and for the storage being full.
 
         Raises `OSError`: there is no such file, or no room.
         """
-        file = self.file(path)
-        if n_bytes - file.size_bytes > self.room_bytes():
+        file = file or self.file(path)
+        more_bytes = n_bytes - file.size_bytes
+        if more_bytes > self.room_bytes():
             raise disk_error(errno.ENOSPC, path)
-        before = file.size_bytes
         file.modelled_bytes = n_bytes
-        self.resized(file, before)
+        self.resized(file, more_bytes)
 
     def room_bytes(self) -> int:
         """Bytes that can still be written."""
-        return self.faults.room_bytes()
+        if self.faults.active:
+            return self.faults.room_bytes()
+        return max(0, self.capacity_bytes - self.used_bytes)
 
-    def resized(self, file: FileNode, before: int) -> None:
-        """Count what a file takes after a change."""
+    def resized(self, file: FileNode, more_bytes: int) -> None:
+        """Count a change of a file, by which it takes so much more, or less."""
         self._changes += 1
         if file.linked:
-            self.used_bytes += file.size_bytes - before
+            self.used_bytes += more_bytes
 
     # ------------------------------------------------------------------ the tree
 
@@ -341,6 +349,14 @@ class Medium:
             node = below
         return node
 
+    def place(self, path: str) -> tuple[DirectoryNode, str]:
+        """The directory that has, or would have, the path's last name."""
+        directory, _, name = path.rpartition("/")
+        near = self._directories.get(directory)
+        if near is None:
+            near = self._directories[directory] = self.directory(directory or "/")
+        return near, name
+
     def file(self, path: str) -> FileNode:
         """The file at a path."""
         node = self.node(path)
@@ -365,10 +381,9 @@ class Medium:
 
     def put(self, directory: DirectoryNode, name: str, node: Node | None, writer: str) -> None:
         """Let a name stand for something else; what it stood for takes no room any more."""
-        replaced = directory.entries.get(name)
         self._changes += 1
-        directory.put(name, node, writer)
-        self.unsynced_by(writer)
+        replaced = directory.put(name, node, writer)
+        self.writers_unsynced[writer] = None
         if replaced is not None:
             self._unlink(replaced)
 
@@ -381,10 +396,6 @@ class Medium:
             self._directories.clear()
         source[0].put(source[1], None, writer)
         self.put(*target, node, writer)
-
-    def unsynced_by(self, writer: str) -> None:
-        """Remember that this host has something to lose."""
-        self._writers_unsynced[writer] = None
 
     def _unlink(self, node: Node) -> None:
         if isinstance(node, FileNode):

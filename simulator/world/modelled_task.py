@@ -16,8 +16,9 @@ only counted, programs that ignore their cancellation.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
@@ -116,7 +117,7 @@ class TaskModel:
 
     def retry_timeout_s(self, run: RunTask) -> float:
         """How long a task tries to reach a holder that does not answer."""
-        options = tuple((entry.key, entry.value) for entry in run.options)
+        options = tuple([(entry.key, entry.value) for entry in run.options])
         timeout_s = self._retry_timeouts_s.get(options)
         if timeout_s is None:
             configuration = Configuration.from_entries(run.options)
@@ -125,9 +126,9 @@ class TaskModel:
         return timeout_s
 
 
-async def run_modelled_tasks(world: World, socket: ModelledTaskSocket) -> int:
+def run_modelled_tasks(world: World, socket: ModelledTaskSocket) -> Coroutine[Any, Any, int]:
     """The program of a task process: runs attempts until it is told to end."""
-    return await _TaskRunner(world, socket).serve()
+    return _TaskRunner(world, socket).serve()
 
 
 @dataclass(eq=False, slots=True)
@@ -135,6 +136,8 @@ class _Attempt:
     """One attempt in a task process."""
 
     key: AttemptKey
+    #: The key, for people.
+    name: str
     run: RunTask
     task: asyncio.Task[None] | None = None
     cancelled: bool = False
@@ -174,7 +177,7 @@ class _TaskRunner:
         attempt = self._attempt
         if kind == "run":
             key = AttemptKey.from_proto(command.run.deployment.attempt)
-            self._attempt = started = _Attempt(key, command.run)
+            self._attempt = started = _Attempt(key, str(key), command.run)
             started.task = self._process.spawn(self._run(started))
         elif kind == "split" and attempt is not None and attempt.split is not None:
             has_split = command.split.HasField("split")
@@ -200,7 +203,7 @@ class _TaskRunner:
             await self._run_to_its_end(attempt)
         except Exception as error:  # noqa: BLE001  an error in the model, for the world's failures
             self._process.loop.call_exception_handler(
-                {"message": f"the model of {attempt.key} is wrong", "exception": error}
+                {"message": f"the model of {attempt.name} is wrong", "exception": error}
             )
             self._process.end()
 
@@ -210,7 +213,7 @@ class _TaskRunner:
             observer.attempt_started(self._socket.worker, deployment, self._world.now_s)
         self._note("begins", attempt)
         finished: FinishedExecution | None = None
-        where = str(attempt.key)
+        where = attempt.name
         failure = Failure()
         try:
             vertex = await self._vertex(attempt)
@@ -307,4 +310,4 @@ class _TaskRunner:
             observer.attempt_ended(self._socket.worker, attempt.key, end, execution)
 
     def _note(self, what: str, attempt: _Attempt) -> None:
-        self._world.trace.note(self._process.name, f"attempt {what}", str(attempt.key))
+        self._world.trace.note(self._process.name, f"attempt {what}", attempt.name)

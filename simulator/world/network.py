@@ -220,7 +220,7 @@ class SimulatedNetwork:
         if gate.accepts and channel.node.process.alive:
             client_port = self._free_port(channel.node.process.host)
             connection = Connection(channel.node, gate.node, gate, client_port)
-            connection.down.post(0, channel.connected, attempt, connection)
+            connection.down.post(0, channel.connected, (attempt, connection))
 
     def _at(self, when_s: float, callback: Callable[..., object], *args: Any) -> None:
         world = self.loop.world_process

@@ -40,7 +40,7 @@ class Operations(Medium):
     def publish_steps(self, path: str, data: bytes, writer: str = "") -> Steps[None]:
         """See `Disk.publish`. Five system calls."""
         self.begin("publish", path)
-        directory, name = self._place(path)
+        directory, name = self.place(path)
         if isinstance(directory.entries.get(name), DirectoryNode):
             raise disk_error(errno.EISDIR, path)
         temporary = yield from self._write_temporary(directory, path, data, writer)
@@ -53,7 +53,7 @@ class Operations(Medium):
     def publish_new_steps(self, path: str, data: bytes, writer: str = "") -> Steps[None]:
         """See `Disk.publish_new`. Six system calls: the new name, and the temporary one gone."""
         self.begin("publish", path)
-        directory, name = self._place(path)
+        directory, name = self.place(path)
         temporary = yield from self._write_temporary(directory, path, data, writer)
         file, there = directory.entries[temporary], directory.entries.get(name)
         if there is None:
@@ -73,7 +73,7 @@ class Operations(Medium):
     def open_steps(self, path: str, writer: str = "") -> Steps[FileNode]:
         """See `Disk.open_append`."""
         self.begin("open_append", path)
-        directory, name = self._place(path)
+        directory, name = self.place(path)
         node = directory.entries.get(name)
         if isinstance(node, DirectoryNode):
             raise disk_error(errno.EISDIR, path)
@@ -116,7 +116,7 @@ class Operations(Medium):
         self.begin_on_handle("truncate", path, boot)
         before = file.size_bytes
         file.cut(size)
-        self._written(file, before, writer)
+        self._written(file, file.size_bytes - before, writer)
         self.mutated()
         yield
 
@@ -131,7 +131,7 @@ class Operations(Medium):
         """See `Disk.rename`."""
         self.begin("rename", source)
         node = self.node(source)
-        directory, name = self._place(target)
+        directory, name = self.place(target)
         replaced = directory.entries.get(name)
         if isinstance(node, FileNode) and isinstance(replaced, DirectoryNode):
             raise disk_error(errno.EISDIR, target)
@@ -139,7 +139,7 @@ class Operations(Medium):
             raise disk_error(errno.ENOTDIR, target)
         if isinstance(replaced, DirectoryNode) and replaced.entries:
             raise disk_error(errno.ENOTEMPTY, target)
-        self.move(self._place(source), (directory, name), writer)
+        self.move(self.place(source), (directory, name), writer)
         self.mutated()
         yield
 
@@ -152,7 +152,7 @@ class Operations(Medium):
             if missing_ok:
                 return
             raise
-        self._forget(path, writer)
+        self.put(*self.place(path), None, writer)
         self.mutated()
         yield
 
@@ -178,7 +178,7 @@ class Operations(Medium):
                 return
             raise
         yield from self._empty(directory, writer)
-        parent, name = self._place(path)
+        parent, name = self.place(path)
         if parent.entries.get(name) is directory:
             self.put(parent, name, None, writer)
             self.mutated()
@@ -237,7 +237,7 @@ class Operations(Medium):
     def lock_steps(self, path: str, writer: str = "") -> Steps[FileNode | None]:
         """See `Disk.lock`. The lock is the file's, whatever name it gets later."""
         self.begin("lock", path)
-        directory, name = self._place(path)
+        directory, name = self.place(path)
         node = directory.entries.get(name)
         if isinstance(node, DirectoryNode):
             raise disk_error(errno.EISDIR, path)
@@ -275,7 +275,7 @@ class Operations(Medium):
         self.mutated()
         yield
         file.data += data
-        self.resized(file, 0)
+        self.resized(file, len(data))
         self.mutated()
         yield
         file.make_durable()
@@ -284,23 +284,13 @@ class Operations(Medium):
         return temporary
 
     def _append(self, file: FileNode, data: bytes, writer: str) -> None:
-        before = file.size_bytes
         file.data += data
-        self._written(file, before, writer)
+        self._written(file, len(data) if file.modelled_bytes is None else 0, writer)
 
-    def _written(self, file: FileNode, before: int, writer: str) -> None:
+    def _written(self, file: FileNode, more_bytes: int, writer: str) -> None:
         file.writer = writer
-        self.unsynced_by(writer)
-        self.resized(file, before)
-
-    def _place(self, path: str) -> tuple[DirectoryNode, str]:
-        """The directory that has, or would have, the path's last name."""
-        directory, _, name = path.rpartition("/")
-        return self.directory(directory or "/"), name
-
-    def _forget(self, path: str, writer: str) -> None:
-        directory, name = self._place(path)
-        self.put(directory, name, None, writer)
+        self.writers_unsynced[writer] = None
+        self.resized(file, more_bytes)
 
     def _empty(self, directory: DirectoryNode, writer: str) -> Steps[None]:
         for name, node in list(directory.entries.items()):

@@ -93,6 +93,8 @@ class Process:
         #: Counts the lives under this name, from 0.
         self.life = life
         self.state = ProcessState.RUNNING
+        #: Whether it runs or is paused.
+        self.alive = True
         self.started_s = loop.now_s
         self.ended_s: float | None = None
         self.ready: deque[ReadyHandle] = deque()
@@ -108,11 +110,6 @@ class Process:
 
     def __repr__(self) -> str:
         return f"<{self.name}#{self.life} {self.state.value}>"
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs or is paused."""
-        return self.state is not ProcessState.DEAD
 
     def spawn(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
         """Run a coroutine in this process."""
@@ -143,6 +140,7 @@ class Process:
         if not self.alive:
             return
         self.state = ProcessState.DEAD
+        self.alive = False
         self.ended_s = self.loop.now_s
         self.host.processes.remove(self)
         # A task that is garbage collected runs its `finally`: kept until the world is closed.

@@ -92,7 +92,7 @@ class SimulatedServer:
         self._stopping = True
         self.network.unbind(self.node, self._port, self)
         for connection in self.connections:
-            connection.down.post(0, self._drain, connection)
+            connection.down.post(0, self._drain, (connection,))
         if self._running and grace_s > 0:
             self._idle = self.network.loop.create_future()
             try:
@@ -144,7 +144,8 @@ class SimulatedServer:
                 self._begin_intercepted(connection, call, request, timeout_s)
             )
         else:
-            self._run(connection, call, self._handler(call), request, timeout_s)
+            handler = self._handlers.get(call.method.name) or self._found_handler(call)
+            self._run(connection, call, handler, request, timeout_s)
 
     async def _begin_intercepted(
         self,
@@ -154,7 +155,7 @@ class SimulatedServer:
         timeout_s: float | None,
     ) -> None:
         async def find(details: grpc.HandlerCallDetails) -> Handler | None:
-            return self._handler(call)
+            return self._found_handler(call)
 
         continuation: Callable[[Any], Awaitable[Any]] = find
         for interceptor in reversed(self._interceptors):
@@ -182,9 +183,9 @@ class SimulatedServer:
         self, connection: Connection, call: ClientCall, code: grpc.StatusCode, details: str
     ) -> None:
         self.network.note(self.node.process.name, call.method.name, f"status {code.name}")
-        connection.down.post(0, call.received_status, code, details, ())
+        connection.down.post(0, call.received_status, (code, details, ()))
 
-    def _handler(self, call: ClientCall) -> Handler | None:
+    def _found_handler(self, call: ClientCall) -> Handler | None:
         method = call.method.name
         handler = self._handlers.get(method)
         if handler is None:

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Never, cast
+from typing import TYPE_CHECKING, Any, Never
 
 import grpc
 import grpc.aio
@@ -22,13 +22,12 @@ from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX
 from simulator.world.calls import (
     ClientCall,
     RawMetadata,
-    SingleAnswer,
     aio_metadata,
     raw_metadata,
     too_large,
 )
 from simulator.world.promise import Promise, wake_all
-from simulator.world.streams import AnswerStream, RequestStream
+from simulator.world.streams import RequestStream
 
 if TYPE_CHECKING:
     from simulator.world.connection import Connection
@@ -117,7 +116,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
 
     async def _change(self, waiting: list[Promise[None]]) -> None:
         """Wait with these until they are told."""
-        promise: Promise[None] = Promise(self._loop)
+        promise: Promise[None] = Promise(loop=self._loop)
         waiting.append(promise)
         try:
             await promise
@@ -172,14 +171,9 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         elif not self.has_ended():
             self._status_sent = True
             self._note(f"response {len(data)}")
-            call = cast(SingleAnswer, self.call)
-            self.connection.down.post(
-                len(data),
-                call.received_answer,
-                data,
-                self._initial_metadata or (),
-                self._trailing_metadata,
-            )
+            call: Any = self.call
+            answer = data, self._initial_metadata or (), self._trailing_metadata
+            self.connection.down.post(len(data), call.received_answer, answer)
             self._leave()
 
     async def _run_stream(self, request: bytes | None) -> None:
@@ -219,7 +213,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         self._status_sent = True
         self._note(f"status {code.name}")
         self.connection.down.post(
-            0, self.call.received_status, code, details, self._trailing_metadata
+            0, self.call.received_status, (code, details, self._trailing_metadata)
         )
         self._leave()
 
@@ -273,10 +267,10 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
             raise grpc.aio.UsageError("RPC already finished.")
         self._unread_bytes += len(data)
         self._note(f"message {len(data)}")
-        call = cast(AnswerStream, self.call)
+        call: Any = self.call
         if self._initial_metadata is None:
             self._send_initial_metadata(())
-        self.connection.down.post(len(data), call.received_message, data)
+        self.connection.down.post(len(data), call.received_message, (data,))
 
     async def send_initial_metadata(self, initial_metadata: Iterable[Sequence[Any]]) -> None:
         """See `grpc.aio.ServicerContext`."""
@@ -287,7 +281,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
     def _send_initial_metadata(self, metadata: RawMetadata) -> None:
         self._initial_metadata = metadata
         if metadata and not self.has_ended():
-            self.connection.down.post(0, self.call.received_initial_metadata, metadata)
+            self.connection.down.post(0, self.call.received_initial_metadata, (metadata,))
 
     async def abort(
         self,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from simulator.world.world import World
 
 SHARED = "/shared"
+_BELOW_SHARED = f"{SHARED}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class Device:
     ) -> float:
         """How long that many operations take, one after another, that begin now."""
         settings = self.settings
-        factor = self.storage.faults.factor(path)
+        faults = self.storage.faults
+        factor = faults.factor(path) if faults.active else 1.0
         latency_s = operations * settings.latency_s * (0.5 + self._chance.random())
         latency_s += settings.sync_latency_s * syncs
         if n_bytes:
@@ -82,7 +84,7 @@ class Storages:
 
     def of(self, host: Host) -> SimulatedStorage:
         """What is in this host."""
-        return self._device_of(host).storage
+        return (self._devices.get(host.name) or self._new_device_of(host)).storage
 
     def serve_shared(self, settings: DiskSettings) -> None:
         """Give the shared storage another speed and size."""
@@ -100,14 +102,12 @@ class Storages:
 
     def device(self, host: Host, path: str) -> Device:
         """Where a path of this host is."""
-        if path.startswith(SHARED) and (len(path) == len(SHARED) or path[len(SHARED)] == "/"):
+        if path.startswith(_BELOW_SHARED) or path == SHARED:
             return self._shared
-        return self._device_of(host)
+        return self._devices.get(host.name) or self._new_device_of(host)
 
-    def _device_of(self, host: Host) -> Device:
-        device = self._devices.get(host.name)
-        if device is None:
-            device = self._devices[host.name] = self._new_device()
+    def _new_device_of(self, host: Host) -> Device:
+        device = self._devices[host.name] = self._new_device()
         return device
 
     def _new_device(self) -> Device:

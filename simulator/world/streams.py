@@ -145,7 +145,7 @@ class RequestStream(ClientCall):
         elif self.connection is not None:
             self._unread_bytes += len(data)
             self.channel.note(self.method.name, f"message {len(data)}")
-            self.connection.up.post(len(data), self._deliver, data)
+            self.connection.up.post(len(data), self._deliver, (data,))
 
     def _deliver(self, data: bytes) -> None:
         if self.served is not None:
@@ -174,7 +174,7 @@ class RequestStream(ClientCall):
         unsent, self._unsent = self._unsent, None
         if unsent is not None:
             self._sender = self._loop.create_task(self._consume(unsent))
-        super().was_sent()
+        self._tell_writers()
 
     async def write(self, request: Any) -> None:
         """See `grpc.aio.StreamUnaryCall`."""

@@ -102,9 +102,9 @@ class ModelledTaskSocket:
         _check_size(message)
         self.to_worker.put(message)
 
-    async def receive(self) -> bytes | None:
+    def receive(self) -> Coroutine[Any, Any, bytes | None]:
         """See `TaskSocket.receive`."""
-        return await self.to_task.get()
+        return self.to_task.get()
 
     def close(self) -> None:
         """See `TaskSocket.close`."""
@@ -151,9 +151,9 @@ class ModelledTaskProcess:
             raise TaskProcessGone(self._pid)
         self._socket.to_task.put(message)
 
-    async def receive(self) -> bytes | None:
+    def receive(self) -> Coroutine[Any, Any, bytes | None]:
         """See `TaskProcess.receive`."""
-        return await self._socket.to_worker.get()
+        return self._socket.to_worker.get()
 
     def interrupt(self) -> None:
         """See `TaskProcess.interrupt`."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+
+from simulator.world.loop import VirtualLoop
 
 #: Events that are hashed together.
 _BATCH_EVENTS = 4_096
@@ -15,8 +16,8 @@ class Trace:
     `keep_lines_max` lines are kept for reading, the newest; the digest covers all.
     """
 
-    def __init__(self, now_s: Callable[[], float], keep_lines_max: int = 0) -> None:
-        self._now_s = now_s
+    def __init__(self, loop: VirtualLoop, keep_lines_max: int = 0) -> None:
+        self._loop = loop
         self._hash = hashlib.blake2b(digest_size=16)
         self._batch: list[str] = []
         self._keep_lines_max = keep_lines_max
@@ -27,14 +28,14 @@ class Trace:
 
     def note(self, who: str, what: str, detail: str = "") -> None:
         """Add one event of `who`."""
-        now_s = self._now_s()
+        now_s = self._loop.now_s
         if now_s != self._line_s:
             # Much happens in one moment.
             self._line_s, self._line_time = now_s, f"{now_s:.9f}"
         line = f"{self._line_time} {who} {what} {detail}\n"
         self._batch.append(line)
         self.events += 1
-        if len(self._batch) >= _BATCH_EVENTS:
+        if not self.events % _BATCH_EVENTS:
             self._hash_batch()
         if self._keep_lines_max:
             self.lines.append(line)

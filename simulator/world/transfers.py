@@ -22,7 +22,7 @@ class Transfer:
     def __init__(self, source: Node, target: Node) -> None:
         self.network = source.network
         self.directions: tuple[Direction, ...] = (Direction(self, source, target),)
-        self.arrived: Promise[None] = Promise(self.network.loop)
+        self.arrived: Promise[None] = Promise(loop=self.network.loop)
         self._ends = (source, target)
         source.peers[self] = None
         target.peers[self] = None

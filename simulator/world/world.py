@@ -49,7 +49,7 @@ class World:
     ) -> None:
         self.seed = seed
         self.loop = VirtualLoop(self.random("loop"))  # type: ignore[abstract]
-        self.trace = Trace(lambda: self.loop.now_s, keep_trace_lines_max)
+        self.trace = Trace(self.loop, keep_trace_lines_max)
         self.hosts: dict[str, Host] = {}
         self._lives: dict[str, int] = {}
         self.failures: list[UncaughtFailure] = []
