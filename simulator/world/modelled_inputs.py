@@ -25,7 +25,7 @@ from shuffle.errors import PartitionLost, PartitionUnreachable
 from shuffle.survey import SURVEY_TIMEOUT_S
 from simulator.observer import PartitionRead
 from simulator.world.links import ConnectionLost
-from simulator.world.partitions import FoundPartition, ModelledPartitionServer, partitions_on
+from simulator.world.partitions import FoundPartitions, ModelledPartitionServer, partitions_on
 from simulator.world.process import Process
 from simulator.world.rows import Rows
 
@@ -110,16 +110,16 @@ class InputFetcher:
             placed: dict[int, Rows] = {}
             for call in calls:
                 found = await self._fetch(call)
-                lost = [partition.lost for partition in found if partition.lost]
-                if lost:
+                if found.lost:
                     others = chain(calls, chain.from_iterable(map(self._calls, gates)))
                     names = [*_lost_names(call, found), *await self._survey(others)]
-                    raise LostInputs(PartitionLost(names[0], lost[0]), names)
-                inputs.by_input.setdefault(call.input, Rows())
-                inputs.partitions += len(found)
-                for place, partition in zip(call.held.places, found, strict=True):
-                    if partition.rows.ids:
-                        placed[place] = partition.rows
+                    why = next(iter(found.lost.values()))
+                    raise LostInputs(PartitionLost(names[0], why), names)
+                for place, rows in found.rows.items():
+                    placed[call.held.places[place]] = rows
+            if gate.subtasks:
+                inputs.by_input.setdefault(gate.input, Rows())
+                inputs.partitions += len(gate.subtasks)
             # In the order of the producers, whoever holds their partitions.
             for place in sorted(placed):
                 inputs.by_input[gate.input].extend(placed[place])
@@ -139,7 +139,7 @@ class InputFetcher:
         for held in held_by:
             yield _Call(gate.input, gate.locations[held.location].data_address, held, first, end)
 
-    async def _fetch(self, call: _Call) -> list[FoundPartition]:
+    async def _fetch(self, call: _Call) -> FoundPartitions:
         """What the holder has, asked for until it answers."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -153,30 +153,31 @@ class InputFetcher:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _RETRY_PAUSE_MAX_S)
 
-    async def _ask(self, call: _Call) -> list[FoundPartition]:
+    async def _ask(self, call: _Call) -> FoundPartitions:
         if call.address == self._run.data_address:
             found = self._find_here(call)
             self._tell(call, found)
             return found
         holder, server = self._holder(call.address)
-        answers: list[FoundPartition] = []
+        answers: list[FoundPartitions] = []
 
         def answer() -> int:
-            answers.extend(server.find(call.names, call.first, call.end))
-            self._tell(call, answers)
-            return sum([partition.bytes for partition in answers])
+            found = server.find(call.names, call.first, call.end)
+            answers.append(found)
+            self._tell(call, found)
+            return found.bytes
 
         request_bytes = _REQUEST_BYTES * len(call.names)
         await self._world.network.exchange(
             self._process, holder, request_bytes, answer, _CALL_TIMEOUT_S
         )
-        return answers
+        return answers[0]
 
-    def _find_here(self, call: _Call) -> list[FoundPartition]:
+    def _find_here(self, call: _Call) -> FoundPartitions:
         storage = self._world.storages.of(self._process.host)
         directory = self._run.shuffle_directory
         # These names are whole and safe: they were made of a deployment.
-        bases = [f"{directory}/{name}" for name in call.names]
+        bases = tuple([f"{directory}/{name}" for name in call.names])
         return partitions_on(storage, bases, call.first, call.end)
 
     def _holder(self, address: str) -> tuple[Process, ModelledPartitionServer]:
@@ -200,18 +201,18 @@ class InputFetcher:
             return lost
         return lost
 
-    def _tell(self, call: _Call, found: Sequence[FoundPartition]) -> None:
+    def _tell(self, call: _Call, found: FoundPartitions) -> None:
         if self._observers:
             reads = [
-                PartitionRead(self._key, name, call.address, not partition.lost)
-                for name, partition in zip(call.names, found, strict=True)
+                PartitionRead(self._key, name, call.address, place not in found.lost)
+                for place, name in enumerate(call.names)
             ]
             for observer in self._observers:
                 observer.partitions_read(reads)
 
 
-def _lost_names(call: _Call, found: Sequence[FoundPartition]) -> list[str]:
-    return [n for n, partition in zip(call.names, found, strict=True) if partition.lost]
+def _lost_names(call: _Call, found: FoundPartitions) -> list[str]:
+    return [call.names[place] for place in found.lost]
 
 
 @lru_cache(maxsize=_EDGES_KEPT_MAX)
