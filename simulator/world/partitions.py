@@ -45,6 +45,9 @@ class FoundPartitions(NamedTuple):
     lost: dict[int, str]
 
 
+NOTHING_FOUND = FoundPartitions(0, {}, {})
+
+
 @dataclass(frozen=True, slots=True)
 class StoredTogether:
     """Partitions that are asked for together, by many who each want another range. Most have
