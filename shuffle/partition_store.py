@@ -7,7 +7,7 @@ leader's log may have lost its end (behaviour: finished but not yet logged).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 from holdover.ids import AttemptKey, partition_name
@@ -16,14 +16,18 @@ from shuffle.finished_record import files_of
 
 
 class PartitionStore:
-    """Finished attempts by key, and the names of their partitions.
+    """Finished attempts by key, and the paths of their partitions, which are below `directory`.
 
-    `serves` may be called from any thread; everything else from one.
+    `path_of` may be called from any thread; everything else from one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
         self._by_job: dict[str, dict[AttemptKey, FinishedExecution]] = {}
-        self._served: dict[str, AttemptKey] = {}
+        self._served: dict[str, str] = {}
+        #: The path of the finished partition of a name that is held, without suffix; None when
+        #: there is none. Names that are held were made or checked here. Thread-safe.
+        self.path_of: Callable[[str], str | None] = self._served.get
         #: The oldest first.
         self._by_age: dict[AttemptKey, None] = {}
         #: Size of the data files of all that is held.
@@ -37,7 +41,7 @@ class PartitionStore:
         executions[key] = execution
         self._by_age[key] = None
         for name in _names(key, execution):
-            self._served[name] = key
+            self._served[name] = f"{self._directory}/{name}"
 
     def release(self, keys: Iterable[AttemptKey]) -> list[list[str]]:
         """Let go of attempts; returns the files of each, to be deleted in this order.
@@ -70,10 +74,6 @@ class PartitionStore:
     def get(self, key: AttemptKey) -> FinishedExecution | None:
         """The attempt, when it is held."""
         return self._by_job.get(key.job_id, {}).get(key)
-
-    def serves(self, name: str) -> bool:
-        """Whether a finished partition of this name is held. Thread-safe."""
-        return name in self._served
 
     @property
     def partitions(self) -> int:

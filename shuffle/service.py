@@ -79,7 +79,7 @@ class ShuffleService:
         self._supervisor = supervisor
         self._call_timeout_s = configuration.get(options.RPC_CALL_TIMEOUT)
         self._address = self._data_address = ""
-        self._finished = PartitionStore()
+        self._finished = PartitionStore(shuffle_directory)
         self._room = Room(
             configuration.get(options.SHUFFLE_SERVICE_MAX_BYTES),
             configuration.get(options.SHUFFLE_SERVICE_DISK_RESERVE),
@@ -211,10 +211,6 @@ class ShuffleService:
     def end(self, put: int) -> bool:
         """See `PartitionReceiver`."""
         return self._incoming.end(put)
-
-    def serves(self, name: str) -> bool:
-        """Whether a finished partition of this name is held. Thread-safe."""
-        return self._finished.serves(name)
 
     def _refusal(self, key: AttemptKey, is_copy: bool) -> str | None:
         """Why output of an attempt is not taken. Called from any thread, so it only looks."""

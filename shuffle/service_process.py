@@ -88,7 +88,10 @@ class ShuffleServiceProcess:
         await self._find_finished(directory, service)
         self._service = service
         self._partition_server = await runtime.partition_servers.start(
-            bind_host, config.get(options.SHUFFLE_SERVICE_DATA_PORT), self._lookup, service
+            bind_host,
+            config.get(options.SHUFFLE_SERVICE_DATA_PORT),
+            service.finished.path_of,
+            service,
         )
         self.data_address = f"{host}:{self._partition_server.port}"
         port = config.get(options.SHUFFLE_SERVICE_RPC_PORT)
@@ -166,10 +169,3 @@ class ShuffleServiceProcess:
             add_ShuffleServiceServicer_to_server,
             ShuffleRpcService(service),
         )
-
-    def _lookup(self, name: str) -> str | None:
-        """Called from the threads of the partition server."""
-        if self._service is None or not self._service.serves(name):
-            return None
-        # Only names that were checked when they were put are served.
-        return f"{self._service.directory}/{name}"

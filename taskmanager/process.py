@@ -72,7 +72,8 @@ class TaskManager:
         failure = BackgroundFailure()
         self.failed = failure.future
         self._supervisor = Supervisor("taskmanager", on_fatal=failure.loop_ended)
-        self._finished = PartitionStore()
+        #: Empty, and nowhere, until there is a directory.
+        self._finished = PartitionStore("")
         self._stock_taken = False
         self._directory: WorkingDirectory | None = None
         self._pool: TaskProcessPool | None = None
@@ -111,10 +112,11 @@ class TaskManager:
             generated=self._generated,
         )
         self._directory = directory
+        self._finished = PartitionStore(directory.shuffle)
         await self._find_finished(directory)
         self._pool = await runtime.task_processes.open(self._task_spec(directory))
         self._partition_server = await runtime.partition_servers.start(
-            bind_host, config.get(options.TASKMANAGER_DATA_PORT), self._lookup
+            bind_host, config.get(options.TASKMANAGER_DATA_PORT), self._finished.path_of
         )
         self.data_address = f"{host}:{self._partition_server.port}"
         self._executor = TaskExecutor(
@@ -213,10 +215,3 @@ class TaskManager:
             nice=_NICE,
             spare=self._configuration.get(options.TASKMANAGER_TASK_PROCESS_SPARE),
         )
-
-    def _lookup(self, name: str) -> str | None:
-        """Called from the threads of the partition server."""
-        if self._directory is None or not self._finished.serves(name):
-            return None
-        # Only names that were made here are served: there is nothing left to check in this one.
-        return f"{self._directory.shuffle}/{name}"

@@ -172,7 +172,7 @@ class Medium:
         self.root = DirectoryNode()
         #: Changes of content or names, since the start.
         self._changes = 0
-        self._remembered: dict[str, Any] = {}
+        self._remembered: dict[Any, Any] = {}
         self._remembered_since = 0
         #: Directories that were looked into, by path: they are few, and files are many. Emptied
         #: when a directory leaves its place.
@@ -255,9 +255,9 @@ class Medium:
 
     # ------------------------------------------------------------------ faults and bookkeeping
 
-    def remembered(self) -> dict[str, Any] | None:
-        """What readers have made of files by path, to be added to: empty after every change of the
-        storage; None while reading could fail."""
+    def remembered(self) -> dict[Any, Any] | None:
+        """What readers have made of files, by their paths, to be added to: empty after every change
+        of the storage; None while reading could fail."""
         if not self.is_on or self.faults.active:
             return None
         if self._remembered_since != self._changes:

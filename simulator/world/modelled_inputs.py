@@ -12,7 +12,7 @@ a broken transfer, bytes that wait to be read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -24,10 +24,13 @@ from shuffle.environment import FetchLimits
 from shuffle.errors import PartitionLost, PartitionUnreachable
 from shuffle.survey import SURVEY_TIMEOUT_S
 from simulator.observer import PartitionRead
+from simulator.world.connection import Node
 from simulator.world.links import ConnectionLost
-from simulator.world.partitions import FoundPartition, ModelledPartitionServer, partitions_on
+from simulator.world.partitions import NOTHING_FOUND, ModelledPartitionServer, partitions_on
 from simulator.world.process import Process
+from simulator.world.promise import Promise
 from simulator.world.rows import Rows
+from simulator.world.transfers import Exchange
 
 if TYPE_CHECKING:
     from simulator.world.world import World
@@ -73,145 +76,190 @@ class _Held(NamedTuple):
     places: list[int]
 
 
-class _Call(NamedTuple):
-    """What one holder is asked for one edge."""
-
-    input: int
-    address: str
-    held: _Held
-    first: int
-    end: int
-
-    @property
-    def names(self) -> list[str]:
-        """The partitions that it is asked for."""
-        return self.held.names
-
-
 class InputFetcher:
     """Reads all inputs of one attempt."""
 
     def __init__(
         self, world: World, process: Process, key: AttemptKey, run: RunTask, retry_timeout_s: float
     ) -> None:
-        self._world = world
-        self._process = process
-        self._key = key
-        self._run = run
+        self.network = world.network
+        self.process = process
+        self.storage = world.storages.of(process.host)
+        self.key = key
+        self.run = run
+        self.observers = [each for each in world.observers if each.sees_reads]
         self._retry_timeout_s = retry_timeout_s
-        self._observers = [each for each in world.observers if each.sees_reads]
 
     async def read(self) -> InputRows:
         """All rows of all inputs. Raises LostInputs, PartitionUnreachable."""
         inputs = InputRows()
-        gates = iter(self._run.deployment.inputs)
+        gates = iter(self.run.deployment.inputs)
         for gate in gates:
-            calls = self._calls(gate)
-            placed: dict[int, Rows] = {}
-            for call in calls:
-                found = await self._fetch(call)
-                lost = [partition.lost for partition in found if partition.lost]
-                if lost:
-                    others = chain(calls, chain.from_iterable(map(self._calls, gates)))
-                    names = [*_lost_names(call, found), *await self._survey(others)]
-                    raise LostInputs(PartitionLost(names[0], lost[0]), names)
-                inputs.by_input.setdefault(call.input, Rows())
-                inputs.partitions += len(found)
-                for place, partition in zip(call.held.places, found, strict=True):
-                    if partition.rows.ids:
-                        placed[place] = partition.rows
+            questions = _Questions(self, gate)
+            lost = await self._ask_all(questions)
+            if lost:
+                left = chain([questions], (_Questions(self, other) for other in gates))
+                names = [*questions.names_lost(lost), *await self._survey(left)]
+                raise LostInputs(PartitionLost(names[0], next(iter(lost.values()))), names)
+            if gate.subtasks:
+                inputs.by_input.setdefault(gate.input, Rows())
+                inputs.partitions += len(gate.subtasks)
             # In the order of the producers, whoever holds their partitions.
-            for place in sorted(placed):
-                inputs.by_input[gate.input].extend(placed[place])
-                inputs.rows += len(placed[place])
+            for place in sorted(questions.placed):
+                rows = questions.placed[place]
+                inputs.by_input[gate.input].extend(rows)
+                inputs.rows += len(rows)
         return inputs
 
-    def _calls(self, gate: InputGate) -> Iterator[_Call]:
-        """One for each holder, in the order in which the holders are listed."""
-        held_by = _holders(
-            (self._key.job_id, gate.source_vertex_id, gate.source_output),
-            tuple(gate.subtasks),
-            tuple(gate.attempts),
-            tuple(gate.epochs),
-            tuple(gate.location_indexes),
-        )
-        first, end = gate.first_subpartition, gate.end_subpartition
-        for held in held_by:
-            yield _Call(gate.input, gate.locations[held.location].data_address, held, first, end)
+    async def _ask_all(self, questions: _Questions) -> dict[int, str]:
+        """Ask each holder until it answers; what the first has lost that has lost anything."""
+        loop = self.network.loop
+        stop = await questions.ask()
+        while isinstance(stop, ConnectionLost):
+            if loop.time() - questions.asked_since_s >= self._retry_timeout_s:
+                name, address = questions.held.names[0], questions.address
+                raise PartitionUnreachable(name, address, str(stop)) from stop
+            await asyncio.sleep(questions.pause_s)
+            questions.pause_s = min(questions.pause_s * 2, _RETRY_PAUSE_MAX_S)
+            stop = await questions.ask(again=True)
+        return stop
 
-    async def _fetch(self, call: _Call) -> list[FoundPartition]:
-        """What the holder has, asked for until it answers."""
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        pause_s = _RETRY_PAUSE_FIRST_S
-        while True:
-            try:
-                return await self._ask(call)
-            except ConnectionLost as error:
-                if loop.time() - began_s >= self._retry_timeout_s:
-                    raise PartitionUnreachable(call.names[0], call.address, str(error)) from error
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _RETRY_PAUSE_MAX_S)
-
-    async def _ask(self, call: _Call) -> list[FoundPartition]:
-        if call.address == self._run.data_address:
-            found = self._find_here(call)
-            self._tell(call, found)
-            return found
-        holder, server = self._holder(call.address)
-        answers: list[FoundPartition] = []
-
-        def answer() -> int:
-            answers.extend(server.find(call.names, call.first, call.end))
-            self._tell(call, answers)
-            return sum([partition.bytes for partition in answers])
-
-        request_bytes = _REQUEST_BYTES * len(call.names)
-        await self._world.network.exchange(
-            self._process, holder, request_bytes, answer, _CALL_TIMEOUT_S
-        )
-        return answers
-
-    def _find_here(self, call: _Call) -> list[FoundPartition]:
-        storage = self._world.storages.of(self._process.host)
-        directory = self._run.shuffle_directory
-        # These names are whole and safe: they were made of a deployment.
-        bases = [f"{directory}/{name}" for name in call.names]
-        return partitions_on(storage, bases, call.first, call.end)
-
-    def _holder(self, address: str) -> tuple[Process, ModelledPartitionServer]:
-        listener = self._world.network.listener(address)
-        if listener is None or not isinstance(listener[1], ModelledPartitionServer):
-            raise ConnectionLost(f"nobody listens at {address}")
-        return listener[0], listener[1]
-
-    async def _survey(self, calls: Iterable[_Call]) -> list[str]:
+    async def _survey(self, edges: Iterable[_Questions]) -> list[str]:
         """Names of lost partitions among those that were not asked for; silence says nothing."""
         lost: list[str] = []
         try:
             async with asyncio.timeout(SURVEY_TIMEOUT_S):
-                for call in calls:
-                    try:
-                        found = await self._ask(call)
-                    except ConnectionLost:
-                        continue
-                    lost += _lost_names(call, found)
+                for questions in edges:
+                    while stop := await questions.ask():
+                        if not isinstance(stop, ConnectionLost):
+                            lost += questions.names_lost(stop)
         except TimeoutError:
             return lost
         return lost
 
-    def _tell(self, call: _Call, found: Sequence[FoundPartition]) -> None:
-        if self._observers:
-            reads = [
-                PartitionRead(self._key, name, call.address, not partition.lost)
-                for name, partition in zip(call.names, found, strict=True)
-            ]
-            for observer in self._observers:
-                observer.partitions_read(reads)
 
+class _Questions:
+    """What a reader asks the holders of one edge, one after another.
 
-def _lost_names(call: _Call, found: Sequence[FoundPartition]) -> list[str]:
-    return [n for n, partition in zip(call.names, found, strict=True) if partition.lost]
+    An answer asks the next holder at once: a reader asks thousands, and need not wake for each.
+    """
+
+    def __init__(self, fetcher: InputFetcher, gate: InputGate) -> None:
+        self._fetcher = fetcher
+        self._gate = gate
+        self._network = fetcher.network
+        self._node: Node | None = None
+        self._left = iter(
+            _holders(
+                (fetcher.key.job_id, gate.source_vertex_id, gate.source_output),
+                tuple(gate.subtasks),
+                tuple(gate.attempts),
+                tuple(gate.epochs),
+                tuple(gate.location_indexes),
+            )
+        )
+        self._range = gate.first_subpartition, gate.end_subpartition
+        #: What has been read, by place among all partitions of the edge.
+        self.placed: dict[int, Rows] = {}
+        #: Who was asked last, where, and since when.
+        self.held = _Held(0, [], [])
+        self.address = ""
+        self.asked_since_s = 0.0
+        #: How long to wait before that one is asked again.
+        self.pause_s = 0.0
+        self._exchange: Exchange | None = None
+        self._server: ModelledPartitionServer | None = None
+        self._found = NOTHING_FOUND
+        self._stop: Promise[ConnectionLost | dict[int, str]]
+
+    async def ask(self, *, again: bool = False) -> ConnectionLost | dict[int, str]:
+        """Ask the holders that are left, at first that of the last question with `again`.
+
+        Returns when one cannot be reached, with why; when one has lost something, with why by place
+        in the question; or with nothing, when all have answered.
+        """
+        self._stop = Promise(loop=self._network.loop)
+        try:
+            if again:
+                self._ask()
+            else:
+                self._ask_next()
+            return await self._stop
+        finally:
+            if self._exchange is not None:
+                self._exchange.abandon()
+
+    def names_lost(self, lost: Iterable[int]) -> list[str]:
+        """Names of partitions by their places in the last question."""
+        return [self.held.names[place] for place in lost]
+
+    # Each of these goes on in another one as its last act, or wakes who waits; see `Promise.wake`.
+
+    def _ask_next(self) -> None:
+        for held in self._left:
+            self.held = held
+            self.address = self._gate.locations[held.location].data_address
+            self.asked_since_s = self._network.loop.time()
+            self.pause_s = _RETRY_PAUSE_FIRST_S
+            self._ask()
+            return
+        self._stop.wake({})
+
+    def _ask(self) -> None:
+        run, names = self._fetcher.run, self.held.names
+        if self.address == run.data_address:
+            # These names are whole and safe: they were made of a deployment.
+            bases = tuple([f"{run.shuffle_directory}/{name}" for name in names])
+            self._found = partitions_on(self._fetcher.storage, bases, *self._range)
+            if self._fetcher.observers:
+                self._tell()
+            self._over(None)
+            return
+        listener = self._network.listener(self.address)
+        if listener is None or not isinstance(listener.handler, ModelledPartitionServer):
+            self._stop.wake(ConnectionLost(f"nobody listens at {self.address}"))
+            return
+        if self._node is None:
+            self._node = self._network.node(self._fetcher.process)
+        self._server = listener.handler
+        self._exchange = self._network.ask(
+            self._node,
+            listener.node,
+            _REQUEST_BYTES * len(names),
+            self._answer,
+            self._stop,
+            self._over,
+        )
+        self._node.deadlines.add(self._network.loop.now_s + _CALL_TIMEOUT_S, self._exchange)
+
+    def _answer(self) -> int:
+        """Called as the holder."""
+        assert self._server is not None
+        self._found = found = self._server.find(self.held.names, *self._range)
+        if self._fetcher.observers:
+            self._tell()
+        return found.bytes
+
+    def _over(self, error: ConnectionLost | None) -> None:
+        """See `Over`."""
+        _, rows, lost = self._found
+        if error is not None:
+            self._stop.set_result(error)
+        elif lost:
+            self._stop.wake(lost)
+        else:
+            for place in rows:
+                self.placed[self.held.places[place]] = rows[place]
+            self._ask_next()
+
+    def _tell(self) -> None:
+        lost = self._found.lost
+        reads = [
+            PartitionRead(self._fetcher.key, name, self.address, place not in lost)
+            for place, name in enumerate(self.held.names)
+        ]
+        for observer in self._fetcher.observers:
+            observer.partitions_read(reads)
 
 
 @lru_cache(maxsize=_EDGES_KEPT_MAX)

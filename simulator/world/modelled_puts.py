@@ -99,10 +99,10 @@ async def put_attempt(
     Raises OutputRefused, also when the service cannot be reached or is gone meanwhile.
     """
     listener = world.network.listener(address)
-    taken = getattr(listener[1], "taken", None) if listener is not None else None
+    taken = getattr(listener.handler, "taken", None) if listener is not None else None
     if listener is None or not isinstance(taken, TakenPartitions):
         raise OutputRefused(f"no shuffle service listens at {address}")
-    holder = listener[0]
+    holder = listener.node.process
     try:
         if is_copy and await _is_published(world, process, holder, taken, execution):
             return

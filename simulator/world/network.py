@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
@@ -27,8 +27,9 @@ from simulator.world.connection import Connection, Direction, Node
 from simulator.world.links import ConnectionLost, Links, LinkSettings
 from simulator.world.loop import VirtualLoop
 from simulator.world.process import Host, Process, ProcessState
+from simulator.world.promise import Promise
 from simulator.world.server import SimulatedServer
-from simulator.world.transfers import Exchange, Transfer
+from simulator.world.transfers import Arrival, Exchange, Over, Transfer
 
 if TYPE_CHECKING:
     from simulator.world.world import World
@@ -147,12 +148,12 @@ class SimulatedNetwork:
         if listener is not None and listener.node.process is process:
             self.unbind(listener.node, port, listener.handler)
 
-    def listener(self, address: str) -> tuple[Process, object] | None:
+    def listener(self, address: str) -> Listener | None:
         """Who listens at `host:port` now, and with what; None when nobody does."""
         name, port = _split_address(address)
-        host = self.resolve(name)
-        listener = None if host is None else self._ports.get((host.name, port))
-        return None if listener is None else (listener.node.process, listener.handler)
+        if name in self._moved:
+            name = self._moved[name].name
+        return self._ports.get((name, port))
 
     def bind(
         self, node: Node, bind_address: str, handler: object, gate: SimulatedServer | None = None
@@ -237,16 +238,22 @@ class SimulatedNetwork:
         if not source.alive or not target.alive:
             raise ConnectionLost(f"{(target if source.alive else source).name} has ended")
         self.note(source.name, "transfer", f"{n_bytes} to {target.name}")
-        await Transfer(self.node(source), self.node(target)).run(n_bytes)
+        arrival = Arrival(self.loop)
+        transfer = Transfer(self.node(source), self.node(target), arrival, arrival.settle)
+        try:
+            transfer.begin(n_bytes)
+            await arrival
+        finally:
+            transfer.abandon()
 
-    def exchange(
+    async def exchange(
         self,
         client: Process,
         server: Process,
         n_bytes: int,
         answer: Callable[[], int],
         timeout_s: float,
-    ) -> Coroutine[Any, Any, None]:
+    ) -> None:
         """Send a request of so many bytes; returns when its answer has arrived.
 
         `answer` is called as the server when the request has arrived, which it must within the
@@ -255,8 +262,27 @@ class SimulatedNetwork:
         """
         if not client.alive or not server.alive:
             raise ConnectionLost(f"{(server if client.alive else client).name} has ended")
-        self.note(client.name, "transfer", f"{n_bytes} to {server.name}")
-        return Exchange(self.node(client), self.node(server), answer, timeout_s).run(n_bytes)
+        node, arrival = self.node(client), Arrival(self.loop)
+        exchange = self.ask(node, self.node(server), n_bytes, answer, arrival, arrival.settle)
+        try:
+            node.deadlines.add(self.loop.now_s + timeout_s, exchange)
+            await arrival
+        finally:
+            exchange.abandon()
+
+    def ask(
+        self,
+        client: Node,
+        server: Node,
+        n_bytes: int,
+        answer: Callable[[], int],
+        waiter: Promise[Any],
+        over: Over,
+    ) -> Exchange:
+        """Begin an exchange with a living process, which has no deadline. See `exchange`,
+        `Transfer`."""
+        self.note(client.process.name, "transfer", f"{n_bytes} to {server.process.name}")
+        return Exchange(client, server, n_bytes, answer, waiter, over)
 
     # ------------------------------------------------------------------ faults
 

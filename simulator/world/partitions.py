@@ -9,7 +9,9 @@ disk, several calls for one partition, blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdover.ids import AttemptKey, partition_name
@@ -20,25 +22,79 @@ from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
 from simulator.world.disk import ProcessDisk
 from simulator.world.modelled_puts import PutPartition, TakenPartitions, put_attempt
 from simulator.world.process import Process
-from simulator.world.rows import NO_ROWS, DamagedRows, Rows, StoredPartition, stored_partition
+from simulator.world.rows import DamagedRows, Rows, StoredPartition, stored_partition
 
 if TYPE_CHECKING:
     from simulator.world.storage import SimulatedStorage
     from simulator.world.world import World
 
+_NONE = "no finished partition of this name"
 
-class FoundPartition(NamedTuple):
-    """What a holder has of a partition: its rows of the range that was asked for (which are not to
-    be changed) and their bytes, or why it is lost.
+
+class FoundPartitions(NamedTuple):
+    """What a holder has of the partitions that it was asked for, by their places in the question.
+
+    Attributes:
+        bytes: of the range that was asked for, of all of them.
+        rows: of that range, of those that have any; not to be changed.
+        lost: those that are lost, and why.
     """
 
-    rows: Rows
     bytes: int
-    lost: str = ""
+    rows: dict[int, Rows]
+    lost: dict[int, str]
 
 
-_NONE = FoundPartition(NO_ROWS, 0, "no finished partition of this name")
-_NOTHING = FoundPartition(NO_ROWS, 0)
+NOTHING_FOUND = FoundPartitions(0, {}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTogether:
+    """Partitions that are asked for together, by many who each want another range. Most have
+    nothing in most ranges.
+
+    Attributes:
+        partitions: those that are whole, by place.
+        spread: those of them that have no rows: their bytes are in all ranges.
+        targets: the subpartitions in which others have rows, ascending.
+        places: for each of `targets`, whose rows they are.
+        lost: as in `FoundPartitions`.
+    """
+
+    partitions: dict[int, StoredPartition]
+    spread: list[StoredPartition]
+    targets: list[int]
+    places: list[int]
+    lost: dict[int, str]
+
+    @classmethod
+    def of(cls, partitions: dict[int, StoredPartition], lost: dict[int, str]) -> StoredTogether:
+        """Put partitions together."""
+        having = sorted(
+            (target, place)
+            for place, partition in partitions.items()
+            for target in partition.targets
+        )
+        return cls(
+            partitions,
+            [partition for partition in partitions.values() if not partition.targets],
+            [target for target, _ in having],
+            [place for _, place in having],
+            lost,
+        )
+
+    def part(self, first: int, end: int) -> FoundPartitions:
+        """What there is of subpartitions `first <= s < end`."""
+        n_bytes, rows = 0, {}
+        for partition in self.spread:
+            n_bytes += partition.part(first, end)[1]
+        low = bisect_left(self.targets, first)
+        high = bisect_left(self.targets, end, low)
+        if low != high:
+            for place in dict.fromkeys(self.places[low:high]):
+                rows[place], part_bytes = self.partitions[place].part(first, end)
+                n_bytes += part_bytes
+        return FoundPartitions(n_bytes, rows, self.lost)
 
 
 class ModelledPartitionServers:
@@ -88,9 +144,10 @@ class ModelledPartitionServer:
     """A running server."""
 
     def __init__(self, world: World, process: Process, lookup: PartitionLookup) -> None:
-        self._world = world
+        self._network = world.network
         self._process = process
         self._lookup = lookup
+        self._storage = world.storages.of(process.host)
         self._stopped = False
         self.port = 0
         #: What is put to it, where it is a shuffle service's.
@@ -100,39 +157,39 @@ class ModelledPartitionServer:
         """See `PartitionServer.stop`."""
         if not self._stopped:
             self._stopped = True
-            self._world.network.unlisten(self._process, self.port)
+            self._network.unlisten(self._process, self.port)
 
-    def find(self, names: Sequence[str], first: int, end: int) -> list[FoundPartition]:
+    def find(self, names: Iterable[str], first: int, end: int) -> FoundPartitions:
         """Subpartitions `first <= s < end` of each partition."""
-        lookup = self._lookup
-        storage = self._world.storages.of(self._process.host)
-        return partitions_on(storage, [lookup(name) for name in names], first, end)
+        return partitions_on(self._storage, tuple(map(self._lookup, names)), first, end)
 
 
 def partitions_on(
-    storage: SimulatedStorage, bases: Sequence[str | None], first: int, end: int
-) -> list[FoundPartition]:
+    storage: SimulatedStorage, bases: tuple[str | None, ...], first: int, end: int
+) -> FoundPartitions:
     """What a storage has of partitions whose files are `base` and their suffixes; None is one that
     is not there."""
     remembered = storage.remembered()
-    found = []
-    for base in bases:
+    if remembered is None:
+        return _stored_on(storage, bases).part(first, end)
+    together: StoredTogether | None = remembered.get(bases)
+    if together is None:
+        together = remembered[bases] = _stored_on(storage, bases)
+    return together.part(first, end)
+
+
+def _stored_on(storage: SimulatedStorage, bases: Sequence[str | None]) -> StoredTogether:
+    partitions: dict[int, StoredPartition] = {}
+    lost: dict[int, str] = {}
+    for place, base in enumerate(bases):
         if base is None:
-            found.append(_NONE)
+            lost[place] = _NONE
             continue
-        stored: StoredPartition | None = None if remembered is None else remembered.get(base)
-        if stored is None:
-            try:
-                index = storage.read_now(base + INDEX_SUFFIX)
-                stored = stored_partition(index, storage.read_now(base + DATA_SUFFIX))
-            except FileNotFoundError:
-                found.append(_NONE)
-                continue
-            except (OSError, DamagedRows) as error:
-                found.append(FoundPartition(NO_ROWS, 0, str(error)))
-                continue
-            if remembered is not None:
-                remembered[base] = stored
-        rows, n_bytes = stored.part(first, end)
-        found.append(FoundPartition(rows, n_bytes) if n_bytes or rows.ids else _NOTHING)
-    return found
+        try:
+            index = storage.read_now(base + INDEX_SUFFIX)
+            partitions[place] = stored_partition(index, storage.read_now(base + DATA_SUFFIX))
+        except FileNotFoundError:
+            lost[place] = _NONE
+        except (OSError, DamagedRows) as error:
+            lost[place] = str(error)
+    return StoredTogether.of(partitions, lost)

@@ -106,7 +106,7 @@ class ServiceWorld:
         )
         await self.service.measure()
         self.server = await FlightPartitionServers(self.credentials).start(
-            "127.0.0.1", 0, self.lookup, self.service
+            "127.0.0.1", 0, self.service.finished.path_of, self.service
         )
         if "jobmanager.rpc.port" in options:
             self.service.start("127.0.0.1:1", self.address)
@@ -123,10 +123,6 @@ class ServiceWorld:
     def address(self) -> str:
         """Its data address."""
         return f"127.0.0.1:{self.server.port}"
-
-    def lookup(self, name: str) -> str | None:
-        """Where a finished partition lies."""
-        return str(self.path / name) if self.service.serves(name) else None
 
     def files(self) -> list[str]:
         """What is on the disk, relative to the shuffle directory."""

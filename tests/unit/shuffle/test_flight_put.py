@@ -218,7 +218,9 @@ async def test_a_partition_server_that_is_no_shuffle_service_takes_nothing(tmp_p
     world = ServiceWorld(tmp_path / "shuffle")
     await world.start()
     await world.server.stop()
-    world.server = await FlightPartitionServers().start("127.0.0.1", 0, world.lookup)
+    world.server = await FlightPartitionServers().start(
+        "127.0.0.1", 0, world.service.finished.path_of
+    )
     with pytest.raises(ShuffleError, match="not a shuffle service"):
         await world.put(KEY)
     await world.stop()

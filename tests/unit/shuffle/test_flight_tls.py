@@ -163,7 +163,7 @@ async def test_output_is_put_over_tls_by_a_task_of_the_cluster_and_by_nobody_els
             target.publish(put(target, attempt()))
 
     await asyncio.to_thread(finish)
-    assert world.service.serves(service_identity(attempt()).name)
+    assert world.service.finished.path_of(service_identity(attempt()).name)
     with pytest.raises(OutputRefused, match="does not answer"):
         await world.put(attempt(1))
     await world.stop()

@@ -20,7 +20,7 @@ def execution(key: AttemptKey, outputs: int = 1) -> FinishedExecution:
 
 
 def holding(*keys: AttemptKey, outputs: int = 1) -> PartitionStore:
-    held = PartitionStore()
+    held = PartitionStore("/shuffle")
     for key in keys:
         held.add(key, execution(key, outputs))
     held.check()
@@ -30,7 +30,11 @@ def holding(*keys: AttemptKey, outputs: int = 1) -> PartitionStore:
 def test_every_output_of_a_held_attempt_is_served() -> None:
     held = holding(attempt(0), outputs=2)
     names = [partition_name(attempt(0), output) for output in range(3)]
-    assert [held.serves(name) for name in names] == [True, True, False]
+    assert [held.path_of(name) for name in names] == [
+        "/shuffle/job-a/v0-0-0-0-1",
+        "/shuffle/job-a/v0-1-0-0-1",
+        None,
+    ]
 
 
 def test_released_attempts_are_neither_served_nor_offered_and_are_named_once() -> None:
@@ -41,7 +45,7 @@ def test_released_attempts_are_neither_served_nor_offered_and_are_named_once() -
     assert held.release([attempt(0), attempt(7)]) == [files]
     assert held.release([attempt(0)]) == []
     assert held.inventory() == [execution(attempt(1), outputs=2)]
-    assert not any(held.serves(name) for name in names)
+    assert not any(held.path_of(name) for name in names)
     held.check()
 
 
@@ -58,7 +62,7 @@ def test_a_job_is_held_until_its_last_attempt_is_released() -> None:
 
 
 def test_a_sink_attempt_is_held_although_it_has_no_partition() -> None:
-    held = PartitionStore()
+    held = PartitionStore("/shuffle")
     staged = FinishedExecution(
         attempt=attempt(0).to_proto(), staged_files=[StagedFile(staged_path="/s", final_path="/f")]
     )
@@ -73,7 +77,7 @@ def test_adding_twice_changes_nothing() -> None:
 
 
 def test_the_oldest_are_named_by_age_over_all_jobs_and_their_bytes_are_counted() -> None:
-    held = PartitionStore()
+    held = PartitionStore("/shuffle")
     keys = [attempt(0), attempt(0, "job-b"), attempt(1), attempt(2)]
     for key in keys:
         partitions = [ResultPartition(output=output, data_bytes=5) for output in range(2)]

@@ -121,7 +121,7 @@ async def test_a_restart_under_the_same_name_offers_what_is_finished(services: S
     await services.stop(first)
     second = await services.start()
     assert services.jm.current.finished_keys == [KEY]
-    assert service(second).serves(identity(KEY).name)
+    assert service(second).finished.path_of(identity(KEY).name)
 
 
 async def test_a_name_belongs_to_one_living_process(services: Services) -> None:

@@ -64,7 +64,7 @@ async def test_all_outputs_are_held_by_the_service_and_nothing_is_left_here(
     finished = await asyncio.to_thread(run)
     assert world.service.finished.inventory() == [finished]
     assert [partition.rows for partition in finished.partitions] == [100, 100]
-    assert all(world.service.serves(f"job/v0-{number}-0-0-1") for number in range(2))
+    assert all(world.service.finished.path_of(f"job/v0-{number}-0-0-1") for number in range(2))
     assert task.left_files() == []
 
 

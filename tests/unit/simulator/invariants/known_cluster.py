@@ -130,7 +130,7 @@ def worker(
     **facts: Any,
 ) -> WorkerView:
     """A TaskManager that holds these finished attempts, one partition each."""
-    storage, store = disk or SimulatedStorage(), PartitionStore()
+    storage, store = disk or SimulatedStorage(), PartitionStore("/local/shuffle")
     for key in held:
         store.add(key, execution(key))
         if with_files:

@@ -88,7 +88,7 @@ def test_what_is_held_must_be_there_from_the_beginning() -> None:
         ({".index": b"i", ".data": b"1"}, 0.0, 1),
         ({".data": b"12"}, None, 0),
     ):
-        storage, store = SimulatedStorage(), PartitionStore()
+        storage, store = SimulatedStorage(), PartitionStore("/local/shuffle")
         for suffix, content in files.items():
             put(storage, f"/local/shuffle/job/s-0-0-0-1{suffix}", content)
         finished = execution(COUNTS)
@@ -104,7 +104,7 @@ def test_what_is_held_must_be_there_from_the_beginning() -> None:
 
 def test_what_was_lost_before_a_paused_worker_heard_of_the_end_is_nobodys_mistake() -> None:
     """A task ends while its TaskManager stands still, and a fault takes what it has left."""
-    storage, store = SimulatedStorage(), PartitionStore()
+    storage, store = SimulatedStorage(), PartitionStore("/local/shuffle")
 
     def seen(at_s: float, *, paused: bool, sound_since_s: float = 0.0) -> list[str]:
         cluster.now_s = at_s

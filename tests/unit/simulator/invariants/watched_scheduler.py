@@ -64,7 +64,7 @@ class WatchedWorld(SchedulerWorld):
         ]
 
     def _view(self, worker: Worker) -> WorkerView:
-        store = PartitionStore()
+        store = PartitionStore("/local/shuffle")
         disk = self.disks[worker.worker_id]
         for key, finished in worker.stored.items():
             store.add(key, finished)

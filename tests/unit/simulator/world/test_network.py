@@ -396,7 +396,10 @@ def test_a_port_is_found_with_its_handler_until_its_process_ends() -> None:
     with echo_world() as site:
         handler = object()
         port = site.network.listen(site.client, 0, handler)
-        assert site.network.listener(f"client:{port}") == (site.client, handler)
+        listener = site.network.listener(f"client:{port}")
+        assert listener is not None
+        assert listener.node.process is site.client
+        assert listener.handler is handler
         site.world.kill(site.client)
         assert site.network.listener(f"client:{port}") is None
 
