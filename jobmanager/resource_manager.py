@@ -287,6 +287,8 @@ class ResourceManager:
         for job_id, demand in self._demands.items():
             demand.held = self._ledger.held_by(job_id)
             hungry += max(0, demand.wanted - demand.held)
+        if not hungry:
+            return
         sharing = share_slots(self._demands, self._ledger.first_free(hungry))
         for job_id, slots in sharing.grants.items():
             for slot in slots:

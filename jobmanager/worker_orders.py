@@ -22,13 +22,14 @@ class WorkerOrders:
 
     def deploy(self, action: act.Deploy) -> bool:
         """Start an attempt; False if there is no such TaskManager."""
-        key = AttemptKey.from_proto(action.deployment.attempt)
-        order = DeployOrder(
-            action.deployment, lambda reason: self.post(sig.DeploymentRefused(key, reason))
-        )
-        if self.resources.order(action.slot.worker_id, order):
+
+        def refused(reason: str) -> None:
+            key = AttemptKey.from_proto(action.deployment.attempt)
+            self.post(sig.DeploymentRefused(key, reason))
+
+        if self.resources.order(action.slot.worker_id, DeployOrder(action.deployment, refused)):
             return True
-        self.post(sig.DeploymentRefused(key, "the TaskManager is gone"))
+        refused("the TaskManager is gone")
         return False
 
     def cancel(self, action: act.Cancel) -> None:

@@ -120,4 +120,7 @@ def _names(key: AttemptKey, execution: FinishedExecution) -> list[str]:
 
 
 def _data_bytes(execution: FinishedExecution) -> int:
-    return sum(partition.data_bytes for partition in execution.partitions)
+    n_bytes = 0
+    for partition in execution.partitions:
+        n_bytes += partition.data_bytes
+    return n_bytes

@@ -28,6 +28,7 @@ from jobmanager.job_manager import FatalError, JobManager
 from jobmanager.job_master import JobMaster
 from jobmanager.scheduler.core import Decision
 from jobmanager.scheduler.signals import Signal
+from jobmanager.scheduler.states import JobState
 from shuffle.partition_store import PartitionStore
 from shuffle.service_process import ShuffleServiceProcess
 from simulator.world.etcd import SimulatedEtcd
@@ -47,6 +48,7 @@ LOCAL_DIRECTORY = "/local"
 LEADER_HOST = "leader-service"
 #: Until what has ended by itself is started after healing, where it never was before.
 _HEALED_RESTART_S = 1.0
+_STATE_NAMES = {state: state.name for state in JobState}
 
 _log = Log(__name__)
 
@@ -347,7 +349,7 @@ class SimulatedCluster:
         self.world.loop.call_soon(callback, context=process.context)
 
     def _note_step(self, node: Node, master: JobMaster, signal: Signal, decision: Decision) -> None:
-        self.note_job_state(master.job_id, master.scheduler.graph.state.name)
+        self.note_job_state(master.job_id, _STATE_NAMES[master.scheduler.graph.state])
         for observer in self.on_step:
             observer(node, master, signal, decision)
 

@@ -44,8 +44,9 @@ class Moments:
 
     def decided(self, decision: Decision) -> None:
         """A scheduler has handled a signal."""
-        if any(event.HasField("commit_started") for event in decision.events):
-            self._reached("committing")
+        for event in decision.events:
+            if event.HasField("commit_started"):
+                self._reached("committing")
 
     def _reached(self, step: StepName) -> None:
         self._counts[step] = self._counts.get(step, 0) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,12 +113,16 @@ class Configuration:
 
     def with_overrides(self, entries: Iterable[ConfigEntry]) -> Configuration:
         """This configuration with a job's own options, of which only job-level ones are allowed."""
-        settings = dict(self._settings)
+        origin = "the job's options"
+        changed = copy.copy(self)
+        changed._settings, changed._values = self._settings.copy(), self._values.copy()
         for entry in entries:
-            origin = "the job's options"
-            check_job_option(entry.key, entry.value, origin)
-            settings[entry.key] = Setting(entry.value.strip(), origin)
-        return Configuration(settings, self._env)
+            changed._values[entry.key] = check_job_option(entry.key, entry.value, origin)
+            changed._settings[entry.key] = Setting(entry.value.strip(), origin)
+        changed._settings = dict(sorted(changed._settings.items()))
+        changed._check_relations()
+        changed._check_requirements()
+        return changed
 
     def to_entries(self, *options: Option[Any]) -> list[ConfigEntry]:
         """Messages for another process: these options, or else all that were set, by key."""
@@ -201,8 +206,8 @@ def parse_value(option: Option[V], setting: Setting) -> V:
         ) from None
 
 
-def check_job_option(key: str, text: str, origin: str) -> None:
-    """Raises ConfigurationError unless a job may set the option to this text."""
+def check_job_option(key: str, text: str, origin: str) -> Any:
+    """The option's value; raises ConfigurationError unless a job may set it to this text."""
     option = OPTIONS.get(key)
     if option is None:
         raise _unknown_key(key, origin)
@@ -210,7 +215,7 @@ def check_job_option(key: str, text: str, origin: str) -> None:
         raise ConfigurationError(
             f"{key} (from {origin}) cannot be set by a job: set it for the cluster", key=key
         )
-    parse_value(option, Setting(text.strip(), origin))
+    return parse_value(option, Setting(text.strip(), origin))
 
 
 def _environment_settings(env: Mapping[str, str]) -> dict[str, Setting]:

@@ -22,6 +22,8 @@ _ENDPOINT = re.compile(
 )
 _ENDPOINTS_MAX = 9
 _PORT_MAX = 65_535
+_INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_DECIMAL = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", re.ASCII)
 #: Milliseconds in each unit of time.
 _DURATION_UNITS: dict[str, int] = {
@@ -153,7 +155,7 @@ class Integer:
         return f"{also}a whole number from {self.minimum} to {self.maximum}"
 
     def parse(self, text: str) -> int:
-        if re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII) is None:
+        if _INTEGER.fullmatch(text) is None:
             raise ValueError(text)
         number = int(text)
         if number != self.also and not self.minimum <= number <= self.maximum:
@@ -177,7 +179,7 @@ class Decimal:
         return f"a number from {self.minimum:g} to {self.maximum:g}"
 
     def parse(self, text: str) -> float:
-        if re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", text, re.ASCII) is None:
+        if _DECIMAL.fullmatch(text) is None:
             raise ValueError(text)
         number = float(text)
         if not self.minimum <= number <= self.maximum:

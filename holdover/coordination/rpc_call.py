@@ -94,7 +94,8 @@ def _retry_after_s(metadata: grpc.aio.Metadata | None) -> float:
 
 
 def _value_of(name: str, metadata: grpc.aio.Metadata | None) -> str:
-    for key, value in metadata or ():
-        if key == name and isinstance(value, str):
-            return value
+    if metadata is not None:
+        for key, value in metadata:
+            if key == name and isinstance(value, str):
+                return value
     return ""

@@ -67,10 +67,14 @@ class Log:
         fields: dict[str, object],
         exception: BaseException | None = None,
     ) -> None:
-        if self._logger.isEnabledFor(level):
-            self._logger.log(
-                level, "%s", event, exc_info=exception, extra={_FIELDS: {**self._fields, **fields}}
-            )
+        logger = self._logger
+        if not logger.isEnabledFor(level):
+            return
+        info = None if exception is None else (type(exception), exception, exception.__traceback__)
+        # Made here: the logger would look through the stack for a caller whom no line names.
+        record = logging.LogRecord(logger.name, level, "", 0, event, (), info)
+        setattr(record, _FIELDS, {**self._fields, **fields})
+        logger.handle(record)
 
 
 class _KeyValueFormatter(logging.Formatter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from holdover.runtime.log import Log
 
@@ -38,26 +39,23 @@ class LoopLagMonitor:
 
     async def run(self) -> None:
         """Measure until cancelled."""
-        loop = asyncio.get_running_loop()
-        self._measure(loop, loop.time())
+        self._due_s = math.inf  # nothing is late yet
+        self._fired(asyncio.get_running_loop())
         try:
             await asyncio.Event().wait()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _measure(self, loop: asyncio.AbstractEventLoop, now_s: float) -> None:
+    def _fired(self, loop: asyncio.AbstractEventLoop) -> None:
         """A bare timer, not a task that sleeps: it is the most frequent thing an idle process
         does.
         """
-        self._due_s = now_s + self._interval_s
-        self._timer = loop.call_at(self._due_s, self._fired, loop)
-
-    def _fired(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = loop.time()
         if now_s > self._due_s:
             self._note(now_s - self._due_s)
-        self._measure(loop, now_s)
+        self._due_s = now_s + self._interval_s
+        self._timer = loop.call_at(self._due_s, self._fired, loop)
 
     def _note(self, lag_s: float) -> None:
         self._max_lag_s = max(self._max_lag_s, lag_s)

@@ -393,7 +393,8 @@ class ExecutionGraph:
         """Subtasks whose current attempt occupies a slot of a worker, or has left its partitions
         there.
         """
-        return [self.vertex_at(*subtask) for subtask in self._at_worker.get(worker_id, ())]
+        there = self._at_worker.get(worker_id, ())
+        return [self.vertices[vertex_id].subtasks[subtask] for vertex_id, subtask in there]
 
     def workers(self) -> list[str]:
         """Workers where any subtask's attempt occupies a slot or has left its partitions, in the

@@ -298,6 +298,12 @@ def test_a_jobs_options_win_over_the_clusters() -> None:
     assert cluster.get(config.PARALLELISM_DEFAULT) == 2
 
 
+def test_a_jobs_options_may_not_contradict_the_clusters() -> None:
+    cluster = Configuration.of({f"{ADAPTIVE}.max-parallelism": "4"})
+    with pytest.raises(ConfigurationError, match=r"min-parallelism .*must be at most"):
+        cluster.with_overrides([entry(f"{ADAPTIVE}.min-parallelism", "5")])
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
