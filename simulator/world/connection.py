@@ -34,6 +34,8 @@ _TIMER_PRECISION_S = 1e-9
 #: a large world has thousands of processes that make few.
 _EXPIRED_DEADLINES_MIN = 16
 
+_PAUSED = ProcessState.PAUSED
+
 Deliver = Callable[..., object]
 
 
@@ -154,7 +156,7 @@ class Direction:
 
     def silent(self) -> bool:
         """Whether its target hears nothing: what it hears of a paused process is old."""
-        return self.source.process.state is ProcessState.PAUSED or self.blocked()
+        return self.source.process.state is _PAUSED or self.blocked()
 
     def hold(self, n_bytes: int, deliver: Deliver, args: tuple[Any, ...] = ()) -> None:
         """Send when the silence is over."""

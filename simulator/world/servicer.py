@@ -166,14 +166,15 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
             return
         serialize = handler.response_serializer
         data = response if serialize is None else serialize(response)
-        if len(data) > GRPC_MESSAGE_BYTES_MAX:
-            self._send_status(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large(len(data)))
+        n_bytes = len(data)
+        if n_bytes > GRPC_MESSAGE_BYTES_MAX:
+            self._send_status(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large(n_bytes))
         elif not self.has_ended():
             self._status_sent = True
-            self._note(f"response {len(data)}")
+            self._note(f"response {n_bytes}")
             call: Any = self.call
             answer = data, self._initial_metadata or (), self._trailing_metadata
-            self.connection.down.post(len(data), call.received_answer, answer)
+            self.connection.down.post(n_bytes, call.received_answer, answer)
             self._leave()
 
     async def _run_stream(self, request: bytes | None) -> None:
