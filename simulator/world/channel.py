@@ -21,7 +21,7 @@ import grpc.aio
 from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX
 from simulator.world.calls import ClientCall, Deserialize, Method, Serialize, too_large
 from simulator.world.connection import Connection, Node
-from simulator.world.loop import ReadyHandle
+from simulator.world.handle import ReadyHandle
 from simulator.world.promise import wake_all
 from simulator.world.streams import (
     RequestStream,

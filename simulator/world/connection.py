@@ -17,8 +17,8 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from simulator.world.handle import ReadyHandle
 from simulator.world.links import silence_ends_s
-from simulator.world.loop import ReadyHandle
 from simulator.world.process import Process, ProcessState
 
 if TYPE_CHECKING:
