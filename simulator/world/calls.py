@@ -167,7 +167,7 @@ class ClientCall(grpc.aio.Call):
             return
         self.outcome = outcome
         self.request = None
-        self.channel.calls.pop(self, None)
+        del self.channel.calls[self]
         if self.connection is None:
             self.channel.waiting.pop(self, None)
         else:
@@ -195,11 +195,6 @@ class ClientCall(grpc.aio.Call):
             if not promise.done():
                 promise.set_result(None)
 
-    def _next_change(self) -> Promise[None]:
-        promise: Promise[None] = Promise(loop=self._loop)
-        self._waiting.append(promise)
-        return promise
-
     async def _change(self, waiting: list[Promise[None]]) -> None:
         """Wait with these until they are told; to be cancelled here cancels the call."""
         promise: Promise[None] = Promise(loop=self._loop)
@@ -212,7 +207,8 @@ class ClientCall(grpc.aio.Call):
 
     async def _look_on(self) -> None:
         """Wait for anything to happen to the call, without a hold on it."""
-        promise = self._next_change()
+        promise: Promise[None] = Promise(loop=self._loop)
+        self._waiting.append(promise)
         try:
             await promise
         finally:
@@ -321,8 +317,10 @@ class SingleAnswer(ClientCall):
     def __await__(self) -> Generator[Any, None, Any]:
         """The answer; raises `AioRpcError`."""
         while self.outcome is None:
+            promise: Promise[None] = Promise(loop=self._loop)
+            self._waiting.append(promise)
             try:
-                yield from self._next_change()
+                yield from promise
             except asyncio.CancelledError:
                 self.cancel()
                 raise

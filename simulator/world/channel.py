@@ -21,7 +21,7 @@ import grpc.aio
 from holdover.runtime.network import GRPC_MESSAGE_BYTES_MAX
 from simulator.world.calls import ClientCall, Deserialize, Method, Serialize, too_large
 from simulator.world.connection import Connection, Node
-from simulator.world.loop import ReadyHandle
+from simulator.world.handle import ReadyHandle
 from simulator.world.promise import wake_all
 from simulator.world.streams import (
     RequestStream,
@@ -64,6 +64,7 @@ class SimulatedChannel(grpc.aio.Channel):
         self.calls: dict[ClientCall, None] = {}
         self.waiting: dict[ClientCall, None] = {}
         self._address = (host, port)
+        self._peer = f"{host}:{port}"
         self._chance = source
         self._connection: Connection | None = None
         self._connecting = False
@@ -76,29 +77,16 @@ class SimulatedChannel(grpc.aio.Channel):
 
     def note(self, what: str, detail: str) -> None:
         """Add to the trace that the client sends something."""
-        host, port = self._address
-        self.network.note(self.node.process.name, what, f"{detail} to {host}:{port}")
+        self.network.note(self.node.process.name, what, f"{detail} to {self._peer}")
 
     # ------------------------------------------------------------------ calls
 
     def start(self, call: ClientCall) -> None:
         """Send a call, when there is a connection."""
         connection = self._connection
-        if connection is not None and connection.client_open and not connection.draining:
-            self._send(call, connection)
+        if connection is None or not connection.client_open or connection.draining:
+            self._wait(call)
             return
-        self.waiting[call] = None
-        if self._connecting:
-            return
-        wait_s = self._retry_at_s - self.loop.now_s
-        if wait_s <= 0:
-            self._connect()
-        elif call.wait_for_ready:
-            self.node.at(self._retry_at_s, self._retry)
-        else:
-            call.refused(grpc.StatusCode.UNAVAILABLE, self._last_error)
-
-    def _send(self, call: ClientCall, connection: Connection) -> None:
         request = call.request
         call.request = None
         call.connection = connection
@@ -109,6 +97,19 @@ class SimulatedChannel(grpc.aio.Channel):
         begin = connection, call, request, timeout_s
         connection.up.post(n_bytes, connection.gate.begin, begin)
         call.was_sent()
+
+    def _wait(self, call: ClientCall) -> None:
+        """Send it when there is a connection again, if it may wait for that."""
+        self.waiting[call] = None
+        if self._connecting:
+            return
+        wait_s = self._retry_at_s - self.loop.now_s
+        if wait_s <= 0:
+            self._connect()
+        elif call.wait_for_ready:
+            self.node.at(self._retry_at_s, self._retry)
+        else:
+            call.refused(grpc.StatusCode.UNAVAILABLE, self._last_error)
 
     # ------------------------------------------------------------------ connecting
 
@@ -152,11 +153,8 @@ class SimulatedChannel(grpc.aio.Channel):
         if self._closed or attempt != self._attempt or not self._connecting:
             return
         self._stop_connecting()
-        host, port = self._address
-        self._last_error = (
-            f"failed to connect to all addresses; last error: {host}:{port}: {reason}"
-        )
-        self.network.note(self.node.process.name, "connect", f"{host}:{port} failed: {reason}")
+        self._last_error = f"failed to connect to all addresses; last error: {self._peer}: {reason}"
+        self.network.note(self.node.process.name, "connect", f"{self._peer} failed: {reason}")
         jitter = 1.0 + _BACKOFF_JITTER * (2.0 * self._chance().random() - 1.0)
         self._retry_at_s = self.loop.now_s + self._backoff_s * jitter
         self._backoff_s = min(

@@ -17,8 +17,8 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from simulator.world.handle import ReadyHandle
 from simulator.world.links import silence_ends_s
-from simulator.world.loop import ReadyHandle
 from simulator.world.process import Process, ProcessState
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ _TIMER_PRECISION_S = 1e-9
 #: Deadlines of a process before those of calls that have ended are let go: each keeps its call, and
 #: a large world has thousands of processes that make few.
 _EXPIRED_DEADLINES_MIN = 16
+
+_PAUSED = ProcessState.PAUSED
 
 Deliver = Callable[..., object]
 
@@ -154,7 +156,7 @@ class Direction:
 
     def silent(self) -> bool:
         """Whether its target hears nothing: what it hears of a paused process is old."""
-        return self.source.process.state is ProcessState.PAUSED or self.blocked()
+        return self.source.process.state is _PAUSED or self.blocked()
 
     def hold(self, n_bytes: int, deliver: Deliver, args: tuple[Any, ...] = ()) -> None:
         """Send when the silence is over."""

@@ -25,6 +25,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, TypeVar
 
 from simulator.world import garbage
+from simulator.world.handle import ReadyHandle
 from simulator.world.process import CURRENT, Host, Process, ProcessState
 
 ResultT = TypeVar("ResultT")
@@ -35,7 +36,7 @@ RUNNING_TASKS: dict[Any, Any] = asyncio.tasks._current_tasks  # type: ignore[att
 _RUNNING = ProcessState.RUNNING
 _DEAD = ProcessState.DEAD
 
-#: Cancelled timers are swept when there are this many, and more than half of all.
+#: Cancelled timers are swept when there are this many, and half as many as the last sweep left.
 _CANCELLED_TIMERS_MIN = 1_000
 _WAITING_LISTED_MAX = 40
 
@@ -85,48 +86,6 @@ class VirtualFuture(asyncio.Future[Any]):
     __eq__ = object.__eq__
 
 
-class ReadyHandle:
-    """A callback that runs once. The interface of `asyncio.TimerHandle`, as far as it is used.
-
-    Filled by who makes it: there are dozens for each attempt of a task, and an `__init__` costs
-    as much again.
-    """
-
-    __slots__ = ("_args", "_callback", "_context", "_when", "process")
-    process: Process
-    #: None when it was cancelled.
-    _callback: Callable[..., object] | None
-    _args: tuple[Any, ...]
-    _context: contextvars.Context
-    #: The world's time at which a timer is due; 0 marks a handle that is no timer, or not any more.
-    _when: float
-
-    def cancel(self) -> None:
-        """It will not run."""
-        if self._callback is not None:
-            self._callback = None
-            self._args = ()
-            if self._when:
-                self.process.loop.timer_cancelled()
-
-    def cancelled(self) -> bool:
-        """Whether it was cancelled."""
-        return self._callback is None
-
-    def when(self) -> float:
-        """When a timer is due, in seconds of its process's clock."""
-        return self.process.host.local_s(self._when)
-
-    def failed(self, error: BaseException) -> None:
-        """What it raised when it ran goes to the loop's handler."""
-        if isinstance(error, SystemExit | KeyboardInterrupt):
-            raise error
-        self._context.run(
-            self.process.loop.call_exception_handler,
-            {"message": f"exception in callback {self._callback!r}", "exception": error},
-        )
-
-
 class VirtualLoop(asyncio.AbstractEventLoop):
     """See the module."""
 
@@ -139,9 +98,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.callbacks = 0
         self.graveyard: list[asyncio.Task[Any]] = []
         self._chance = source.random
-        self._timers: list[tuple[float, int, ReadyHandle]] = []
-        self._timer_numbers = itertools.count()
+        #: A heap of the times at which timers are due, and those of each time in the order in which
+        #: they were set: bare numbers are compared several times faster than what has one.
+        self._times: list[float] = []
+        self._timers: dict[float, list[ReadyHandle]] = {}
+        #: Of the timers, those that were cancelled; and when that many are, they are swept.
         self._cancelled_timers = 0
+        self._sweep_timers_at = _CANCELLED_TIMERS_MIN
         self._listed: list[Process] = []
         self._generators: weakref.WeakKeyDictionary[AsyncGenerator[Any, Any], Process] = (
             weakref.WeakKeyDictionary()
@@ -212,38 +175,30 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return main.result()
 
     def _jump(self) -> None:
-        """Go on to the next timer. One that is due alone runs without being listed: it would be
-        the only one there."""
-        timers = self._timers
-        while True:
-            if not timers:
-                raise NothingCanWake(self._who_waits())
-            when_s, _, handle = heappop(timers)
-            callback = handle._callback
-            if callback is not None:
-                break
-            self._cancelled_timers -= 1
-        if when_s > self.now_s:
-            self.now_s = when_s
-        handle._when = 0.0
-        if not timers or timers[0][0] > self.now_s:
-            if handle.process.state is not _RUNNING:
-                self._make_ready(handle)
-                return
-            self.callbacks += 1
-            try:
-                handle._context.run(callback, *handle._args)
-            except BaseException as error:  # noqa: BLE001  as asyncio does
-                handle.failed(error)
-            return
-        self._make_ready(handle)
-        while timers and timers[0][0] <= self.now_s:
-            handle = heappop(timers)[2]
-            if handle._callback is None:
-                self._cancelled_timers -= 1
-            else:
+        """Go on to the next time at which a timer may be due. One that is due alone runs without
+        being listed: it would be the only one there."""
+        if not self._times:
+            raise NothingCanWake(self._who_waits())
+        when_s = heappop(self._times)
+        handles = self._timers[when_s]
+        del self._timers[when_s]
+        match handles:
+            case [handle] if handle._callback is not None and handle.process.state is _RUNNING:
+                self.now_s = when_s
                 handle._when = 0.0
-                self._make_ready(handle)
+                self.callbacks += 1
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except BaseException as error:  # noqa: BLE001  as asyncio does
+                    handle.failed(error)
+            case _:
+                for handle in handles:
+                    if handle._callback is None:
+                        self._cancelled_timers -= 1
+                    else:
+                        self.now_s = when_s
+                        handle._when = 0.0
+                        self._make_ready(handle)
 
     def _make_ready(self, handle: ReadyHandle) -> None:
         process = handle.process
@@ -262,12 +217,22 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._listed.append(process)
 
     def timer_cancelled(self) -> None:
-        """Count it; sweep when most timers are cancelled, as `asyncio.timeout` leaves them."""
+        """Count it; sweep when many timers are cancelled, as `asyncio.timeout` leaves them."""
         self._cancelled_timers += 1
-        if self._cancelled_timers > max(_CANCELLED_TIMERS_MIN, len(self._timers) // 2):
-            self._timers[:] = [entry for entry in self._timers if not entry[2].cancelled()]
-            heapify(self._timers)
-            self._cancelled_timers = 0
+        if self._cancelled_timers > self._sweep_timers_at:
+            self._sweep_timers()
+
+    def _sweep_timers(self) -> None:
+        left = 0
+        for when_s, handles in list(self._timers.items()):
+            handles[:] = [handle for handle in handles if handle._callback is not None]
+            left += len(handles)
+            if not handles:
+                del self._timers[when_s]
+        self._times[:] = self._timers
+        heapify(self._times)
+        self._cancelled_timers = 0
+        self._sweep_timers_at = max(_CANCELLED_TIMERS_MIN, left // 2)
 
     def _who_waits(self) -> str:
         tasks = sorted((task for task in asyncio.all_tasks(self) if not task.done()), key=hash)
@@ -321,6 +286,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                         # It awaited in a `finally`, or is the task that closes the loop.
                         continue
         self.graveyard.clear()
+        self._times.clear()
         self._timers.clear()
         self._listed.clear()
         self._exception_handler = None
@@ -394,7 +360,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         handle.process, handle._callback, handle._args = process, callback, args
         handle._context, handle._when = context, when_s or 1e-12
         if not self._closed and process.state is not _DEAD:
-            heappush(self._timers, (when_s, next(self._timer_numbers), handle))
+            if when_s in self._timers:
+                self._timers[when_s].append(handle)
+            else:
+                self._timers[when_s] = [handle]
+                heappush(self._times, when_s)
         return handle
 
     def call_of(
@@ -407,7 +377,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         handle.process, handle._callback, handle._args = process, callback, args
         handle._context, handle._when = process.context, when_s or 1e-12
         if not self._closed and process.state is not _DEAD:
-            heappush(self._timers, (when_s, next(self._timer_numbers), handle))
+            if when_s in self._timers:
+                self._timers[when_s].append(handle)
+            else:
+                self._timers[when_s] = [handle]
+                heappush(self._times, when_s)
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:

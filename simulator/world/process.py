@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from simulator.world.loop import ReadyHandle, VirtualLoop
+    from simulator.world.handle import ReadyHandle
+    from simulator.world.loop import VirtualLoop
 
 ResultT = TypeVar("ResultT")
 

@@ -52,7 +52,8 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         #: The task that runs the handler.
         self.task: asyncio.Task[None] | None = None
         self._loop = connection.network.loop
-        self._status_sent = False
+        #: Whether its status was sent, or nobody waits for that any more.
+        self._ended = False
         self._client_left = False
         self._code = _OK
         self._details = ""
@@ -74,7 +75,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
 
     def has_ended(self) -> bool:
         """See `Expiring`."""
-        return self._status_sent or self._client_left
+        return self._ended
 
     def deadline_passed(self) -> None:
         """See `Expiring`."""
@@ -82,16 +83,16 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
 
     def client_left(self) -> None:
         """Nobody waits for the answer any more: the handler is cancelled."""
-        if self.has_ended():
+        if self._ended:
             return
-        self._client_left = True
+        self._ended = self._client_left = True
         self._leave()
         if self.task is not None:
             self.task.cancel()
 
     def received_message(self, data: bytes) -> None:
         """One request of a stream."""
-        if self._requests is not None and not self.has_ended():
+        if self._requests is not None and not self._ended:
             self._requests.append(data)
             self._tell()
 
@@ -166,14 +167,15 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
             return
         serialize = handler.response_serializer
         data = response if serialize is None else serialize(response)
-        if len(data) > GRPC_MESSAGE_BYTES_MAX:
-            self._send_status(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large(len(data)))
-        elif not self.has_ended():
-            self._status_sent = True
-            self._note(f"response {len(data)}")
+        n_bytes = len(data)
+        if n_bytes > GRPC_MESSAGE_BYTES_MAX:
+            self._send_status(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large(n_bytes))
+        elif not self._ended:
+            self._ended = True
+            self._note(f"response {n_bytes}")
             call: Any = self.call
             answer = data, self._initial_metadata or (), self._trailing_metadata
-            self.connection.down.post(len(data), call.received_answer, answer)
+            self.connection.down.post(n_bytes, call.received_answer, answer)
             self._leave()
 
     async def _run_stream(self, request: bytes | None) -> None:
@@ -208,9 +210,9 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         self._send_status(code, f"Unexpected {type(error)}: {error}")
 
     def _send_status(self, code: grpc.StatusCode, details: str) -> None:
-        if self.has_ended():
+        if self._ended:
             return
-        self._status_sent = True
+        self._ended = True
         self._note(f"status {code.name}")
         self.connection.down.post(
             0, self.call.received_status, (code, details, self._trailing_metadata)
@@ -245,7 +247,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
     async def read(self) -> Any:
         """See `grpc.aio.ServicerContext`."""
         while not self._requests:
-            if self._requests is None or self._requests_ended or self.has_ended():
+            if self._requests is None or self._requests_ended or self._ended:
                 return grpc.aio.EOF
             await self._change(self._waiting)
         data = self._requests.popleft()
@@ -261,9 +263,9 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         if len(data) > GRPC_MESSAGE_BYTES_MAX:
             self._send_status(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large(len(data)))
         window_bytes = self.connection.network.links.settings.stream_window_bytes
-        while self._unread_bytes > window_bytes and not self.has_ended():
+        while self._unread_bytes > window_bytes and not self._ended:
             await self._change(self._writing)
-        if self.has_ended():
+        if self._ended:
             raise grpc.aio.UsageError("RPC already finished.")
         self._unread_bytes += len(data)
         self._note(f"message {len(data)}")
@@ -280,7 +282,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
 
     def _send_initial_metadata(self, metadata: RawMetadata) -> None:
         self._initial_metadata = metadata
-        if metadata and not self.has_ended():
+        if metadata and not self._ended:
             self.connection.down.post(0, self.call.received_initial_metadata, (metadata,))
 
     async def abort(
@@ -370,4 +372,4 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
 
     def done(self) -> bool:
         """See `grpc.aio.ServicerContext`."""
-        return self.has_ended()
+        return self._ended

@@ -53,6 +53,23 @@ def test_timeouts_and_clocks_go_at_the_rate_of_their_host(world: World) -> None:
     assert world.run(main()) == (6.0, 3.0)
 
 
+def test_timers_run_by_time_and_then_in_order_however_many_others_are_cancelled(
+    world: World,
+) -> None:
+    fired: list[int] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        timers = [loop.call_at(1 + i % 700, fired.append, i) for i in range(7_000)]
+        for i, timer in enumerate(timers):
+            if i % 10:
+                timer.cancel()
+        await asyncio.sleep(1_000)
+
+    world.run(main())
+    assert fired == sorted(range(0, 7_000, 10), key=lambda i: (i % 700, i))
+
+
 def test_nothing_of_a_killed_process_runs_again(world: World) -> None:
     victim = process(world, "victim")
     seen: list[str] = []
