@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdover.ids import AttemptKey, partition_name
 from holdover.v1.taskmanager_pb2 import InputGate, RunTask
@@ -168,6 +168,9 @@ class _Questions:
         #: How long to wait before that one is asked again.
         self.pause_s = 0.0
         self._exchange: Exchange | None = None
+        #: Until when the request must have arrived; whether that is watched.
+        self._until_s = 0.0
+        self._watched = False
         self._server: ModelledPartitionServer | None = None
         self._found = NOTHING_FOUND
         self._stop: Promise[ConnectionLost | dict[int, str]]
@@ -179,6 +182,7 @@ class _Questions:
         in the question; or with nothing, when all have answered.
         """
         self._stop = Promise(self._network.loop)
+        self._watched = False
         try:
             if again:
                 self._ask()
@@ -188,6 +192,19 @@ class _Questions:
         finally:
             if self._exchange is not None:
                 self._exchange.abandon()
+
+    def look_at_deadline(self, deadline: _Deadline) -> None:
+        """Give up a request that has not arrived in time, or look again when the next one must."""
+        assert self._node is not None
+        assert self._exchange is not None
+        now_s = self._network.loop.now_s
+        if self._until_s > now_s:
+            self._node.deadlines.add(self._until_s, deadline)
+        elif self._exchange.has_ended():
+            # The answer is on its way, and nobody is asked before it is here.
+            self._node.deadlines.add(now_s + _CALL_TIMEOUT_S, deadline)
+        else:
+            self._exchange.deadline_passed()
 
     def names_lost(self, lost: Iterable[int]) -> list[str]:
         """Names of partitions by their places in the last question."""
@@ -230,7 +247,10 @@ class _Questions:
             self._stop,
             self._over,
         )
-        self._node.deadlines.add(self._network.loop.now_s + _CALL_TIMEOUT_S, self._exchange)
+        self._until_s = self._network.loop.now_s + _CALL_TIMEOUT_S
+        if not self._watched:
+            self._watched = True
+            self._node.deadlines.add(self._until_s, _Deadline(self, self._stop))
 
     def _answer(self) -> int:
         """Called as the holder."""
@@ -260,6 +280,25 @@ class _Questions:
         ]
         for observer in self._fetcher.observers:
             observer.partitions_read(reads)
+
+
+class _Deadline:
+    """Watches the deadlines of questions, each of which is later than the one before, until nobody
+    waits. An entry for each question would be kept for long after its answer."""
+
+    __slots__ = ("_questions", "_waiter")
+
+    def __init__(self, questions: _Questions, waiter: Promise[Any]) -> None:
+        self._questions = questions
+        self._waiter = waiter
+
+    def has_ended(self) -> bool:
+        """See `Expiring`."""
+        return self._waiter.done()
+
+    def deadline_passed(self) -> None:
+        """See `Expiring`."""
+        self._questions.look_at_deadline(self)
 
 
 @lru_cache(maxsize=_EDGES_KEPT_MAX)
