@@ -113,10 +113,9 @@ class InputFetcher:
 
     async def _ask_all(self, questions: _Questions) -> dict[int, str]:
         """Ask each holder until it answers; what the first has lost that has lost anything."""
-        loop = self.network.loop
         stop = await questions.ask()
         while isinstance(stop, ConnectionLost):
-            if loop.time() - questions.asked_since_s >= self._retry_timeout_s:
+            if questions.asked_for_s() >= self._retry_timeout_s:
                 name, address = questions.held.names[0], questions.address
                 raise PartitionUnreachable(name, address, str(stop)) from stop
             await asyncio.sleep(questions.pause_s)
@@ -148,6 +147,7 @@ class _Questions:
         self._fetcher = fetcher
         self._gate = gate
         self._network = fetcher.network
+        self._host = fetcher.process.host
         self._node: Node | None = None
         self._left = iter(
             _holders(
@@ -161,10 +161,10 @@ class _Questions:
         self._range = gate.first_subpartition, gate.end_subpartition
         #: What has been read, by place among all partitions of the edge.
         self.placed: dict[int, Rows] = {}
-        #: Who was asked last, where, and since when.
+        #: Who was asked last, and where.
         self.held = _Held(0, [], [])
         self.address = ""
-        self.asked_since_s = 0.0
+        self._asked_since_s = 0.0
         #: How long to wait before that one is asked again.
         self.pause_s = 0.0
         self._exchange: Exchange | None = None
@@ -181,7 +181,7 @@ class _Questions:
         Returns when one cannot be reached, with why; when one has lost something, with why by place
         in the question; or with nothing, when all have answered.
         """
-        self._stop = Promise(self._network.loop)
+        self._stop = Promise(loop=self._network.loop)
         self._watched = False
         try:
             if again:
@@ -206,6 +206,10 @@ class _Questions:
         else:
             self._exchange.deadline_passed()
 
+    def asked_for_s(self) -> float:
+        """How long the last one has been asked, by the clock of the reader's host."""
+        return self._host.local_s(self._network.loop.now_s) - self._asked_since_s
+
     def names_lost(self, lost: Iterable[int]) -> list[str]:
         """Names of partitions by their places in the last question."""
         return [self.held.names[place] for place in lost]
@@ -216,7 +220,7 @@ class _Questions:
         for held in self._left:
             self.held = held
             self.address = self._gate.locations[held.location].data_address
-            self.asked_since_s = self._network.loop.time()
+            self._asked_since_s = self._host.local_s(self._network.loop.now_s)
             self.pause_s = _RETRY_PAUSE_FIRST_S
             self._ask()
             return
