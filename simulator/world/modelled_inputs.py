@@ -258,8 +258,10 @@ class _Questions:
 
     def _answer(self) -> int:
         """Called as the holder."""
-        assert self._server is not None
-        self._found = found = self._server.find(self.held.names, *self._range)
+        server = self._server
+        assert server is not None
+        bases = tuple(map(server.lookup, self.held.names))
+        self._found = found = partitions_on(server.storage, bases, *self._range)
         if self._fetcher.observers:
             self._tell()
         return found.bytes

@@ -10,7 +10,7 @@ disk, several calls for one partition, blocks.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
@@ -143,8 +143,9 @@ class ModelledPartitionServer:
     def __init__(self, world: World, process: Process, lookup: PartitionLookup) -> None:
         self._network = world.network
         self._process = process
-        self._lookup = lookup
-        self._storage = world.storages.of(process.host)
+        #: With these two it is answered what is there; see `partitions_on`.
+        self.lookup = lookup
+        self.storage = world.storages.of(process.host)
         self._stopped = False
         self.port = 0
         #: What is put to it, where it is a shuffle service's.
@@ -156,16 +157,12 @@ class ModelledPartitionServer:
             self._stopped = True
             self._network.unlisten(self._process, self.port)
 
-    def find(self, names: Iterable[str], first: int, end: int) -> FoundPartitions:
-        """Subpartitions `first <= s < end` of each partition."""
-        return partitions_on(self._storage, tuple(map(self._lookup, names)), first, end)
-
 
 def partitions_on(
     storage: SimulatedStorage, bases: tuple[str | None, ...], first: int, end: int
 ) -> FoundPartitions:
-    """What a storage has of partitions whose files are `base` and their suffixes; None is one that
-    is not there."""
+    """What a storage has of subpartitions `first <= s < end` of partitions whose files are `base`
+    and their suffixes; None is one that is not there."""
     remembered = storage.remembered()
     if remembered is None:
         return _stored_on(storage, bases).part(first, end)
