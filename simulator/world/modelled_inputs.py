@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdover.ids import AttemptKey, partition_name
 from holdover.v1.taskmanager_pb2 import InputGate, RunTask
@@ -113,10 +113,9 @@ class InputFetcher:
 
     async def _ask_all(self, questions: _Questions) -> dict[int, str]:
         """Ask each holder until it answers; what the first has lost that has lost anything."""
-        loop = self.network.loop
         stop = await questions.ask()
         while isinstance(stop, ConnectionLost):
-            if loop.time() - questions.asked_since_s >= self._retry_timeout_s:
+            if questions.asked_for_s() >= self._retry_timeout_s:
                 name, address = questions.held.names[0], questions.address
                 raise PartitionUnreachable(name, address, str(stop)) from stop
             await asyncio.sleep(questions.pause_s)
@@ -148,6 +147,7 @@ class _Questions:
         self._fetcher = fetcher
         self._gate = gate
         self._network = fetcher.network
+        self._host = fetcher.process.host
         self._node: Node | None = None
         self._left = iter(
             _holders(
@@ -161,13 +161,16 @@ class _Questions:
         self._range = gate.first_subpartition, gate.end_subpartition
         #: What has been read, by place among all partitions of the edge.
         self.placed: dict[int, Rows] = {}
-        #: Who was asked last, where, and since when.
+        #: Who was asked last, and where.
         self.held = _Held(0, [], [])
         self.address = ""
-        self.asked_since_s = 0.0
+        self._asked_since_s = 0.0
         #: How long to wait before that one is asked again.
         self.pause_s = 0.0
         self._exchange: Exchange | None = None
+        #: Until when the request must have arrived; whether that is watched.
+        self._until_s = 0.0
+        self._watched = False
         self._server: ModelledPartitionServer | None = None
         self._found = NOTHING_FOUND
         self._stop: Promise[ConnectionLost | dict[int, str]]
@@ -179,6 +182,7 @@ class _Questions:
         in the question; or with nothing, when all have answered.
         """
         self._stop = Promise(loop=self._network.loop)
+        self._watched = False
         try:
             if again:
                 self._ask()
@@ -188,6 +192,23 @@ class _Questions:
         finally:
             if self._exchange is not None:
                 self._exchange.abandon()
+
+    def look_at_deadline(self, deadline: _Deadline) -> None:
+        """Give up a request that has not arrived in time, or look again when the next one must."""
+        assert self._node is not None
+        assert self._exchange is not None
+        now_s = self._network.loop.now_s
+        if self._until_s > now_s:
+            self._node.deadlines.add(self._until_s, deadline)
+        elif self._exchange.has_ended():
+            # The answer is on its way, and nobody is asked before it is here.
+            self._node.deadlines.add(now_s + _CALL_TIMEOUT_S, deadline)
+        else:
+            self._exchange.deadline_passed()
+
+    def asked_for_s(self) -> float:
+        """How long the last one has been asked, by the clock of the reader's host."""
+        return self._host.local_s(self._network.loop.now_s) - self._asked_since_s
 
     def names_lost(self, lost: Iterable[int]) -> list[str]:
         """Names of partitions by their places in the last question."""
@@ -199,7 +220,7 @@ class _Questions:
         for held in self._left:
             self.held = held
             self.address = self._gate.locations[held.location].data_address
-            self.asked_since_s = self._network.loop.time()
+            self._asked_since_s = self._host.local_s(self._network.loop.now_s)
             self.pause_s = _RETRY_PAUSE_FIRST_S
             self._ask()
             return
@@ -230,12 +251,17 @@ class _Questions:
             self._stop,
             self._over,
         )
-        self._node.deadlines.add(self._network.loop.now_s + _CALL_TIMEOUT_S, self._exchange)
+        self._until_s = self._network.loop.now_s + _CALL_TIMEOUT_S
+        if not self._watched:
+            self._watched = True
+            self._node.deadlines.add(self._until_s, _Deadline(self, self._stop))
 
     def _answer(self) -> int:
         """Called as the holder."""
-        assert self._server is not None
-        self._found = found = self._server.find(self.held.names, *self._range)
+        server = self._server
+        assert server is not None
+        bases = tuple(map(server.lookup, self.held.names))
+        self._found = found = partitions_on(server.storage, bases, *self._range)
         if self._fetcher.observers:
             self._tell()
         return found.bytes
@@ -260,6 +286,25 @@ class _Questions:
         ]
         for observer in self._fetcher.observers:
             observer.partitions_read(reads)
+
+
+class _Deadline:
+    """Watches the deadlines of questions, each of which is later than the one before, until nobody
+    waits. An entry for each question would be kept for long after its answer."""
+
+    __slots__ = ("_questions", "_waiter")
+
+    def __init__(self, questions: _Questions, waiter: Promise[Any]) -> None:
+        self._questions = questions
+        self._waiter = waiter
+
+    def has_ended(self) -> bool:
+        """See `Expiring`."""
+        return self._waiter.done()
+
+    def deadline_passed(self) -> None:
+        """See `Expiring`."""
+        self._questions.look_at_deadline(self)
 
 
 @lru_cache(maxsize=_EDGES_KEPT_MAX)

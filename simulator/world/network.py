@@ -238,7 +238,7 @@ class SimulatedNetwork:
         if not source.alive or not target.alive:
             raise ConnectionLost(f"{(target if source.alive else source).name} has ended")
         self.note(source.name, "transfer", f"{n_bytes} to {target.name}")
-        arrival = Arrival(self.loop)
+        arrival = Arrival(loop=self.loop)
         transfer = Transfer(self.node(source), self.node(target), arrival, arrival.settle)
         try:
             transfer.begin(n_bytes)
@@ -262,7 +262,7 @@ class SimulatedNetwork:
         """
         if not client.alive or not server.alive:
             raise ConnectionLost(f"{(server if client.alive else client).name} has ended")
-        node, arrival = self.node(client), Arrival(self.loop)
+        node, arrival = self.node(client), Arrival(loop=self.loop)
         exchange = self.ask(node, self.node(server), n_bytes, answer, arrival, arrival.settle)
         try:
             node.deadlines.add(self.loop.now_s + timeout_s, exchange)

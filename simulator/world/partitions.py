@@ -10,8 +10,9 @@ disk, several calls for one partition, blocks.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdover.ids import AttemptKey, partition_name
@@ -56,42 +57,38 @@ class StoredTogether:
     Attributes:
         partitions: those that are whole, by place.
         spread: those of them that have no rows: their bytes are in all ranges.
-        targets: the subpartitions in which others have rows, ascending.
-        places: for each of `targets`, whose rows they are.
+        targets: the subpartitions in which the others have rows, ascending, each with the place of
+            the partition that has them.
         lost: as in `FoundPartitions`.
     """
 
     partitions: dict[int, StoredPartition]
     spread: list[StoredPartition]
-    targets: list[int]
-    places: list[int]
+    targets: list[tuple[int, int]]
     lost: dict[int, str]
 
     @classmethod
     def of(cls, partitions: dict[int, StoredPartition], lost: dict[int, str]) -> StoredTogether:
         """Put partitions together."""
-        having = sorted(
-            (target, place)
-            for place, partition in partitions.items()
-            for target in partition.targets
-        )
-        return cls(
-            partitions,
-            [partition for partition in partitions.values() if not partition.targets],
-            [target for target, _ in having],
-            [place for _, place in having],
-            lost,
-        )
+        targets: list[tuple[int, int]] = []
+        spread = []
+        for place, partition in partitions.items():
+            if partition.targets:
+                targets += zip(partition.targets, repeat(place))
+            else:
+                spread.append(partition)
+        targets.sort()
+        return cls(partitions, spread, targets, lost)
 
     def part(self, first: int, end: int) -> FoundPartitions:
         """What there is of subpartitions `first <= s < end`."""
         n_bytes, rows = 0, {}
         for partition in self.spread:
             n_bytes += partition.part(first, end)[1]
-        low = bisect_left(self.targets, first)
-        high = bisect_left(self.targets, end, low)
-        if low != high:
-            for place in dict.fromkeys(self.places[low:high]):
+        low = bisect_left(self.targets, (first,))
+        high = bisect_left(self.targets, (end,), low)
+        for _, place in self.targets[low:high]:
+            if place not in rows:
                 rows[place], part_bytes = self.partitions[place].part(first, end)
                 n_bytes += part_bytes
         return FoundPartitions(n_bytes, rows, self.lost)
@@ -146,8 +143,9 @@ class ModelledPartitionServer:
     def __init__(self, world: World, process: Process, lookup: PartitionLookup) -> None:
         self._network = world.network
         self._process = process
-        self._lookup = lookup
-        self._storage = world.storages.of(process.host)
+        #: With these two it is answered what is there; see `partitions_on`.
+        self.lookup = lookup
+        self.storage = world.storages.of(process.host)
         self._stopped = False
         self.port = 0
         #: What is put to it, where it is a shuffle service's.
@@ -159,16 +157,12 @@ class ModelledPartitionServer:
             self._stopped = True
             self._network.unlisten(self._process, self.port)
 
-    def find(self, names: Iterable[str], first: int, end: int) -> FoundPartitions:
-        """Subpartitions `first <= s < end` of each partition."""
-        return partitions_on(self._storage, tuple(map(self._lookup, names)), first, end)
-
 
 def partitions_on(
     storage: SimulatedStorage, bases: tuple[str | None, ...], first: int, end: int
 ) -> FoundPartitions:
-    """What a storage has of partitions whose files are `base` and their suffixes; None is one that
-    is not there."""
+    """What a storage has of subpartitions `first <= s < end` of partitions whose files are `base`
+    and their suffixes; None is one that is not there."""
     remembered = storage.remembered()
     if remembered is None:
         return _stored_on(storage, bases).part(first, end)

@@ -14,8 +14,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import accumulate, pairwise
+from functools import lru_cache, partial
+from itertools import accumulate, chain, pairwise
 
 import google_crc32c
 
@@ -49,8 +49,8 @@ class DamagedRows(Exception):
 class Rows:
     """Identities in order, and who made each; `makers` is empty when nobody is told apart."""
 
-    ids: array[int] = field(default_factory=lambda: array("q"))
-    makers: array[int] = field(default_factory=lambda: array("q"))
+    ids: array[int] = field(default_factory=partial(array, "q"))
+    makers: array[int] = field(default_factory=partial(array, "q"))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -121,9 +121,12 @@ class ModelledPartition:
 
         Bytes without rows are spread evenly.
         """
-        total = len(rows)
+        total = len(rows.ids)
         if total == 0:
             return cls(subpartitions, rows, (), output_bytes)
+        data_bytes = row_bytes_until(total, total, output_bytes)
+        if subpartitions == 1:
+            return cls(1, rows, ((0, total, data_bytes),), data_bytes)
         placed: dict[int, list[int]] = {}
         for position, target in enumerate(_targets(rows.ids, kind, subpartitions, subtask)):
             placed.setdefault(target, []).append(position)
@@ -138,7 +141,6 @@ class ModelledPartition:
             )
             entries.append((target, len(positions), n_bytes))
             order += positions
-        data_bytes = row_bytes_until(total, total, output_bytes)
         return cls(subpartitions, rows.taken(order), tuple(entries), data_bytes)
 
     def subpartition_bytes(self) -> list[int]:
@@ -156,13 +158,11 @@ class ModelledPartition:
     def encode(self) -> tuple[bytes, bytes]:
         """Contents of the index file and of the data file."""
         data = (self.rows.ids + self.rows.makers).tobytes()
-        body = array("q", [_MAGIC, zlib.crc32(data), self.subpartitions, self.data_bytes])
-        body.extend([len(self.rows), len(self.rows.makers), len(self.entries)])
-        for entry in self.entries:
-            body.extend(entry)
-        body.append(0)
-        head = body.tobytes()[:-_CHECKSUM_BYTES]
-        return head + google_crc32c.value(head).to_bytes(_CHECKSUM_BYTES, "little"), data
+        head = [_MAGIC, zlib.crc32(data), self.subpartitions, self.data_bytes]
+        head += [len(self.rows.ids), len(self.rows.makers), len(self.entries)]
+        body = array("q", [*head, *chain.from_iterable(self.entries), 0])
+        checked = body.tobytes()[:-_CHECKSUM_BYTES]
+        return checked + google_crc32c.value(checked).to_bytes(_CHECKSUM_BYTES, "little"), data
 
 
 def index_checksum(index: bytes) -> int:
@@ -240,8 +240,6 @@ def _checked_index(index: bytes) -> array[int]:
 
 
 def _targets(ids: array[int], kind: int, subpartitions: int, subtask: int) -> Iterable[int]:
-    if subpartitions == 1:
-        return [0] * len(ids)
     if kind == DistributionKind.DISTRIBUTION_KIND_REBALANCE:
         return [(subtask + row) % subpartitions for row in range(len(ids))]
     # The high half, scaled, as the real one does with another hash.

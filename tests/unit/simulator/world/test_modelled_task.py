@@ -289,6 +289,41 @@ def test_a_holder_that_was_paused_answers_later(world: World) -> None:
     play(world, two_stages(), work)
 
 
+def test_each_holder_has_its_time_to_answer(world: World) -> None:
+    async def work(one: Worker, two: Worker) -> None:
+        three = Worker(world, "tm-3")
+        await three.process.spawn(three.start(two_stages()))
+        await two.process.spawn(two.run("v0", 0, parts=2))
+        await three.process.spawn(three.run("v0", 1, parts=2))
+        for worker in (two, three):
+            worker.process.pause()
+        context = world.loop.world_process.context
+        world.loop.call_later(20.0, two.process.resume, context=context)
+        began_s = world.now_s
+        told = failure(await one.run("v1", 0, gate((two.address, 0), (three.address, 1))))
+        assert "cannot be fetched from tm-3:6121: tm-3 gives no answer" in told.message
+        assert 50 <= world.now_s - began_s < 51
+
+    play(world, two_stages(), work)
+
+
+def test_an_attempt_that_is_cancelled_while_it_reads_asks_nobody_any_more(
+    world: World, seen: Seen
+) -> None:
+    async def work(one: Worker, two: Worker) -> None:
+        two.process.pause()
+        process = await one.begin("v1", 0, gate((two.address, 0), (one.address, 0)))
+        await asyncio.sleep(1.0)
+        cancel = CancelTask(attempt=AttemptKey("j", "v1", 0, 0, 1).to_proto())
+        await process.send(TaskCommand(cancel=cancel).SerializeToString())
+        assert failure(await answer(process)).kind == FAILURE_KIND_CANCELED
+        two.process.resume()
+        await asyncio.sleep(60.0)
+
+    play(world, two_stages(), work)
+    assert seen.reads == []
+
+
 def test_a_cancelled_attempt_stops_at_once(world: World, seen: Seen) -> None:
     async def work(one: Worker, _: Worker) -> None:
         process = await one.begin("v0", 0, parts=2)

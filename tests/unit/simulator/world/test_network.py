@@ -392,6 +392,20 @@ def test_a_transfer_over_a_cut_arrives_after_healing_or_is_given_up() -> None:
             in_client(site, transfer(50))
 
 
+def test_a_transfer_that_nobody_waits_for_may_meet_a_cut() -> None:
+    with echo_world(dataclasses.replace(PLAIN, bytes_per_s=1000.0)) as site:
+
+        async def work() -> None:
+            transfer = site.network.transfer(site.server, site.client, 5000)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(transfer, 1.0)
+            site.network.cut([site.server_host], [site.client_host], both=True)
+            await asyncio.sleep(100)
+
+        in_client(site, work())
+        assert site.world.failures == []
+
+
 def test_a_port_is_found_with_its_handler_until_its_process_ends() -> None:
     with echo_world() as site:
         handler = object()
