@@ -223,7 +223,7 @@ class ModelledTaskProcessPool:
         """See `TaskProcessPool.acquire`."""
         while self._idle:
             process = self._idle.popleft()
-            if process.is_alive:
+            if process.process.alive:
                 self._add_spares()
                 return process
         self._check_open()
@@ -236,7 +236,7 @@ class ModelledTaskProcessPool:
     def release(self, process: TaskProcess) -> None:
         """See `TaskProcessPool.release`."""
         assert isinstance(process, ModelledTaskProcess)
-        if self._closed or not process.is_alive or len(self._idle) >= _IDLE_MAX:
+        if self._closed or not process.process.alive or len(self._idle) >= _IDLE_MAX:
             process.kill()
         else:
             self._idle.append(process)
