@@ -172,7 +172,8 @@ class ClientCall(grpc.aio.Call):
             self.channel.waiting.pop(self, None)
         else:
             self.connection.client_calls.pop(self, None)
-        self._tell()
+        if self._waiting or self._writing:
+            self._tell()
         for callback in self._done_callbacks:
             callback(self)
 

@@ -108,9 +108,13 @@ class Deadlines:
         self._timer, self._timer_s = None, float("inf")
         due_s = self._loop.now_s + _TIMER_PRECISION_S
         # A call that is told may add others: the heap may be another one afterwards.
-        while (heap := self._heap) and (heap[0][0] <= due_s or heap[0][2].has_ended()):
-            call = heapq.heappop(heap)[2]
-            if not call.has_ended():
+        while heap := self._heap:
+            when_s, _, call = heap[0]
+            ended = call.has_ended()
+            if when_s > due_s and not ended:
+                break
+            heapq.heappop(heap)
+            if not ended:
                 call.deadline_passed()
         # And it may have set a nearer timer.
         if heap and heap[0][0] < self._timer_s:

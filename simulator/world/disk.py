@@ -52,6 +52,7 @@ class _Change:
     """A mutating operation under way. `interrupted` does what a death leaves of it, where that is
     not some of its steps."""
 
+    storage: SimulatedStorage
     steps: Steps[object]
     operation: str
     path: str
@@ -193,7 +194,7 @@ class ProcessDisk:
     ) -> Promise[ResultT]:
         """Do something that changes the storage; it takes effect even when the caller leaves."""
         promise: Promise[ResultT] = Promise(loop=self._world.loop)
-        change = _Change(steps, operation, path, interrupted)
+        change = _Change(device.storage, steps, operation, path, interrupted)
         self._under_way[change] = None
         work = partial(self._carry_out, change, promise)
         self._begin(device, operation, path, work, n_bytes, syncs, operations)
@@ -416,6 +417,7 @@ def _interrupt(change: _Change, chance: random.Random) -> str:
         if draw < 2 / 3:
             finish(change.steps)
             return "done"
+        change.storage.stepwise = True
         while chance.random() < 2 / 3:
             next(change.steps)
     except StopIteration:
@@ -423,5 +425,6 @@ def _interrupt(change: _Change, chance: random.Random) -> str:
     except _OPERATION_ERRORS:
         return "failed"
     finally:
+        change.storage.stepwise = False
         change.steps.close()
     return "partly"

@@ -36,7 +36,8 @@ RUNNING_TASKS: dict[Any, Any] = asyncio.tasks._current_tasks  # type: ignore[att
 _RUNNING = ProcessState.RUNNING
 _DEAD = ProcessState.DEAD
 
-#: Cancelled timers are swept when there are this many, and half as many as the last sweep left.
+#: Cancelled timers are swept when there are this many, and half as many as there were times of
+#: timers after the last sweep.
 _CANCELLED_TIMERS_MIN = 1_000
 _WAITING_LISTED_MAX = 40
 
@@ -223,16 +224,15 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._sweep_timers()
 
     def _sweep_timers(self) -> None:
-        left = 0
-        for when_s, handles in list(self._timers.items()):
-            handles[:] = [handle for handle in handles if handle._callback is not None]
-            left += len(handles)
-            if not handles:
-                del self._timers[when_s]
-        self._times[:] = self._timers
+        self._timers = {
+            when_s: left
+            for when_s, handles in self._timers.items()
+            if (left := [handle for handle in handles if handle._callback is not None])
+        }
+        self._times = list(self._timers)
         heapify(self._times)
         self._cancelled_timers = 0
-        self._sweep_timers_at = max(_CANCELLED_TIMERS_MIN, left // 2)
+        self._sweep_timers_at = max(_CANCELLED_TIMERS_MIN, len(self._timers) // 2)
 
     def _who_waits(self) -> str:
         tasks = sorted((task for task in asyncio.all_tasks(self) if not task.done()), key=hash)

@@ -12,8 +12,8 @@ Not modelled: hard and symbolic links, permissions, times; content that is overw
 (services append, cut and replace); two hosts with unsynced content in one file (the last writer
 owns all of it).
 
-Every operation is a generator that stands still after each system call that changed something: it
-can be run to its end, or left in the middle as a death leaves it.
+Every operation is a generator: it is run to its end, or, where it is to stand still after each
+system call that changed something, left in the middle as a death leaves it.
 """
 
 from __future__ import annotations
@@ -185,6 +185,8 @@ class Medium:
         self.operations: list[tuple[str, str]] = []
         """Every operation with its path, in order, while `keep_operations`."""
         self.keep_operations = True
+        #: Whether operations stand still at their steps, for who leaves them in the middle.
+        self.stepwise = False
         self._cut_after: int | None = None
         self._temporaries = 0
         #: Hosts that have something to lose. A dict for its order.
@@ -280,12 +282,13 @@ class Medium:
             raise PowerLoss(f"{operation} {path}: the file was open when the power went")
         self.begin(operation, path)
 
-    def mutated(self) -> None:
-        """Count a system call that changed something."""
+    def mutated(self) -> bool:
+        """Count a system call that changed something; whether to stand still after it."""
         self.mutations += 1
         if self._cut_after is not None and self.mutations >= self._cut_after:
             self.power_loss()
             raise PowerLoss(f"the power went after mutation {self.mutations}")
+        return self.stepwise
 
     def overwrite(self, path: str, data: bytes) -> None:
         """Damage a file: replace its content, on the medium too."""

@@ -199,38 +199,43 @@ class _TaskRunner:
     # ------------------------------------------------------------------ one attempt
 
     async def _run(self, attempt: _Attempt) -> None:
+        """From its first word to its last; an error of the model itself ends the process."""
         try:
-            await self._run_to_its_end(attempt)
-        except Exception as error:  # noqa: BLE001  an error in the model, for the world's failures
+            for observer in self._world.observers:
+                deployment = attempt.run.deployment
+                observer.attempt_started(self._socket.worker, deployment, self._world.now_s)
+            self._note("begins", attempt)
+            finished: FinishedExecution | None = None
+            where = attempt.name
+            failure = Failure()
+            try:
+                vertex = await self._vertex(attempt)
+                key = attempt.key
+                where = f"vertex {key.vertex_id} ({vertex.name}), subtask {key.subtask}"
+                finished = await self._execute(attempt, vertex)
+            except asyncio.CancelledError:
+                if not attempt.cancelled:
+                    raise
+                failure = failure_of(TaskCancelled(), where)
+            except LostInputs as error:
+                failure = failure_of(error.first, where, error.names)
+            except (PartitionUnreachable, OutputRefused, JobError) as error:
+                failure = failure_of(error, where)
+            except (WorkloadFailure, OSError) as error:
+                message = f"{where}: {type(error).__name__}: {error}"
+                failure = Failure(kind=FAILURE_KIND_TASK, message=message)
+            self._attempt = None
+            self._tell(attempt, finished, failure)
+        except Exception as error:  # noqa: BLE001  for the world's failures
             self._process.loop.call_exception_handler(
                 {"message": f"the model of {attempt.name} is wrong", "exception": error}
             )
             self._process.end()
 
-    async def _run_to_its_end(self, attempt: _Attempt) -> None:
-        for observer in self._world.observers:
-            deployment = attempt.run.deployment
-            observer.attempt_started(self._socket.worker, deployment, self._world.now_s)
-        self._note("begins", attempt)
-        finished: FinishedExecution | None = None
-        where = attempt.name
-        failure = Failure()
-        try:
-            vertex = await self._vertex(attempt)
-            where = f"vertex {attempt.key.vertex_id} ({vertex.name}), subtask {attempt.key.subtask}"
-            finished = await self._execute(attempt, vertex)
-        except asyncio.CancelledError:
-            if not attempt.cancelled:
-                raise
-            failure = failure_of(TaskCancelled(), where)
-        except LostInputs as error:
-            failure = failure_of(error.first, where, error.names)
-        except (PartitionUnreachable, OutputRefused, JobError) as error:
-            failure = failure_of(error, where)
-        except (WorkloadFailure, OSError) as error:
-            message = f"{where}: {type(error).__name__}: {error}"
-            failure = Failure(kind=FAILURE_KIND_TASK, message=message)
-        self._attempt = None
+    def _tell(
+        self, attempt: _Attempt, finished: FinishedExecution | None, failure: Failure
+    ) -> None:
+        """What became of it: it finished, or has this failure."""
         if finished is not None:
             self._ended(attempt, "finished", finished)
             self._send(TaskEvent(finished=finished))

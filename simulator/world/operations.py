@@ -1,7 +1,8 @@
 """The operations of `Disk` on a medium, as steps.
 
 What changes something is a generator: it begins with the check of power and faults, stands still
-after each system call that changed something, and returns the operation's result. What only reads
+after each system call that changed something where the medium is `stepwise`, and returns the
+operation's result. What only reads
 is a function. `writer` names the host whose cache holds what is not synced.
 """
 
@@ -45,8 +46,8 @@ class Operations(Medium):
             raise disk_error(errno.EISDIR, path)
         temporary = yield from self._write_temporary(directory, path, data, writer)
         self.move((directory, temporary), (directory, name), writer)
-        self.mutated()
-        yield
+        if self.mutated():
+            yield
         directory.make_durable()
         self.mutated()
 
@@ -58,13 +59,13 @@ class Operations(Medium):
         file, there = directory.entries[temporary], directory.entries.get(name)
         if there is None:
             self.put(directory, name, file, writer)
-            self.mutated()
-            yield
+            if self.mutated():
+                yield
             directory.put(temporary, None, writer)
         else:
             self.put(directory, temporary, None, writer)
-        self.mutated()
-        yield
+        if self.mutated():
+            yield
         if there is not None and not (isinstance(there, FileNode) and there.data == data):
             raise disk_error(errno.EEXIST, path)
         directory.make_durable()
@@ -80,8 +81,8 @@ class Operations(Medium):
         if node is None:
             node = FileNode(writer=writer)
             self.put(directory, name, node, writer)
-            self.mutated()
-            yield
+            if self.mutated():
+                yield
         return node
 
     def write_steps(
@@ -99,15 +100,15 @@ class Operations(Medium):
             self._append(file, data[:room], writer)
             raise disk_error(errno.ENOSPC, path)
         self._append(file, data, writer)
-        self.mutated()
-        yield
+        if self.mutated():
+            yield
 
     def sync_steps(self, path: str, file: FileNode, boot: int) -> Steps[None]:
         """See `AppendFile.sync`."""
         self.begin_on_handle("sync", path, boot)
         file.make_durable()
-        self.mutated()
-        yield
+        if self.mutated():
+            yield
 
     def truncate_steps(
         self, path: str, file: FileNode, boot: int, size: int, writer: str = ""
@@ -117,15 +118,15 @@ class Operations(Medium):
         before = file.size_bytes
         file.cut(size)
         self._written(file, file.size_bytes - before, writer)
-        self.mutated()
-        yield
+        if self.mutated():
+            yield
 
     def sync_directory_steps(self, path: str) -> Steps[None]:
         """See `Disk.sync_directory`."""
         self.begin("sync_directory", path)
         self.directory(path).make_durable()
-        self.mutated()
-        yield
+        if self.mutated():
+            yield
 
     def rename_steps(self, source: str, target: str, writer: str = "") -> Steps[None]:
         """See `Disk.rename`."""
@@ -140,8 +141,8 @@ class Operations(Medium):
         if isinstance(replaced, DirectoryNode) and replaced.entries:
             raise disk_error(errno.ENOTEMPTY, target)
         self.move(self.place(source), (directory, name), writer)
-        self.mutated()
-        yield
+        if self.mutated():
+            yield
 
     def remove_steps(self, path: str, missing_ok: bool = False, writer: str = "") -> Steps[None]:
         """See `Disk.remove`."""
@@ -153,8 +154,8 @@ class Operations(Medium):
                 return
             raise
         self.put(*self.place(path), None, writer)
-        self.mutated()
-        yield
+        if self.mutated():
+            yield
 
     def remove_all_steps(self, paths: Sequence[str], writer: str = "") -> Steps[list[OSError]]:
         """See `Disk.remove_all`."""
@@ -181,8 +182,8 @@ class Operations(Medium):
         parent, name = self.place(path)
         if parent.entries.get(name) is directory:
             self.put(parent, name, None, writer)
-            self.mutated()
-            yield
+            if self.mutated():
+                yield
 
     def make_directories_steps(self, path: str, writer: str = "") -> Steps[None]:
         """See `Disk.make_directories`. Two system calls for each that is missing."""
@@ -195,11 +196,11 @@ class Operations(Medium):
             if node is None:
                 node = DirectoryNode()
                 self.put(directory, name, node, writer)
-                self.mutated()
-                yield
+                if self.mutated():
+                    yield
                 directory.make_durable()
-                self.mutated()
-                yield
+                if self.mutated():
+                    yield
             directory = node
 
     def make_directory_steps(self, path: str, writer: str = "") -> Steps[None]:
@@ -244,8 +245,8 @@ class Operations(Medium):
         if node is None:
             node = FileNode(writer=writer)
             self.put(directory, name, node, writer)
-            self.mutated()
-            yield
+            if self.mutated():
+                yield
         if node.locked_in_boot == self.boot:
             return None
         node.locked_in_boot = self.boot
@@ -272,15 +273,15 @@ class Operations(Medium):
             raise disk_error(errno.ENOSPC, path)
         temporary, file = self.temporary_name(path.rpartition("/")[2]), FileNode(writer=writer)
         self.put(directory, temporary, file, writer)
-        self.mutated()
-        yield
+        if self.mutated():
+            yield
         file.data += data
         self.resized(file, len(data))
-        self.mutated()
-        yield
+        if self.mutated():
+            yield
         file.make_durable()
-        self.mutated()
-        yield
+        if self.mutated():
+            yield
         return temporary
 
     def _append(self, file: FileNode, data: bytes, writer: str) -> None:
@@ -299,8 +300,8 @@ class Operations(Medium):
             if isinstance(node, DirectoryNode):
                 yield from self._empty(node, writer)
             self.put(directory, name, None, writer)
-            self.mutated()
-            yield
+            if self.mutated():
+                yield
 
     def _files_for(self, pattern: str) -> Iterator[tuple[str, FileNode]]:
         """The files below the part of a pattern that has no wildcards."""

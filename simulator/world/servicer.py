@@ -49,8 +49,9 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         self.call = call
         self.handler = handler
         self.deadline_s: float | None = None
-        #: The task that runs the handler.
+        #: The task that runs the handler, and whether it was run to its end.
         self.task: asyncio.Task[None] | None = None
+        self._was_run = False
         self._loop = connection.network.loop
         #: Whether its status was sent, or nobody waits for that any more.
         self._ended = False
@@ -131,7 +132,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
     def start(self, request: bytes | None) -> None:
         """Run the handler, which may have ended when this returns; the last act of a callback."""
         task = self._loop.start_task(self._run(request))
-        if not task.done():
+        if not self._was_run:
             self.task = task
             if self.deadline_s is not None:
                 self.connection.server.deadlines.add(self.deadline_s, self)
@@ -151,6 +152,7 @@ class ServedCall(grpc.aio.ServicerContext[Any, Any]):
         except Exception as error:  # noqa: BLE001  a servicer's failure is told to the client
             self._failed(error)
         finally:
+            self._was_run = True
             # What keeps itself is kept until garbage is collected.
             self.task = self._abort = None
 

@@ -16,7 +16,7 @@ import asyncio
 import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from holdover.runtime import (
     TASK_MESSAGE_BYTES_MAX,
@@ -29,12 +29,13 @@ from holdover.runtime import (
 )
 from simulator.world.modelled_task import run_modelled_tasks
 from simulator.world.process import Process
+from simulator.world.promise import Promise
 
 if TYPE_CHECKING:
+    from simulator.world.loop import VirtualLoop
     from simulator.world.world import World
 
 ModelledEntry = Callable[["ModelledTaskSocket", list[str]], Coroutine[Any, Any, int]]
-MessageT = TypeVar("MessageT")
 
 TASK_ENTRY = "taskmanager.task:main"
 # Released processes that are kept for the next task, as in the real pool; more are killed.
@@ -49,17 +50,22 @@ class DiedBySignal(Exception):
         self.number = number
 
 
-class _Pipe(Generic[MessageT]):
+class _Pipe:
     """One direction of a socket. One reader at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
         # Empty, a list takes a tenth of a deque's room: there are two of these for each task
         # process, and hardly ever two messages in one.
-        self._messages: list[MessageT] = []
-        self._waiting: asyncio.Future[None] | None = None
+        self._messages: list[bytes] = []
+        self._waiting: Promise[None] | None = None
         self._closed = False
 
-    def put(self, message: MessageT) -> None:
+    def put(self, message: bytes) -> None:
+        if len(message) > TASK_MESSAGE_BYTES_MAX:
+            raise ValueError(
+                f"a message of {len(message)} bytes is over the limit of {TASK_MESSAGE_BYTES_MAX}"
+            )
         if not self._closed:
             self._messages.append(message)
             self._wake()
@@ -68,12 +74,12 @@ class _Pipe(Generic[MessageT]):
         self._closed = True
         self._wake()
 
-    async def get(self) -> MessageT | None:
+    async def get(self) -> bytes | None:
         """The next message; None when it is closed and empty."""
         while not self._messages:
             if self._closed:
                 return None
-            self._waiting = asyncio.get_running_loop().create_future()
+            self._waiting = Promise(loop=self._loop)
             try:
                 await self._waiting
             finally:
@@ -92,14 +98,13 @@ class ModelledTaskSocket:
         self.process = process
         #: The TaskManager's host.
         self.worker = host
-        self.to_task: _Pipe[bytes] = _Pipe()
-        self.to_worker: _Pipe[bytes] = _Pipe()
+        self.to_task = _Pipe(process.loop)
+        self.to_worker = _Pipe(process.loop)
         #: What SIGINT does: by default it ends the process.
         self.on_interrupt: Callable[[], None] | None = None
 
     def send(self, message: bytes) -> None:
         """See `TaskSocket.send`; never blocks."""
-        _check_size(message)
         self.to_worker.put(message)
 
     def receive(self) -> Coroutine[Any, Any, bytes | None]:
@@ -146,7 +151,6 @@ class ModelledTaskProcess:
 
     async def send(self, message: bytes) -> None:
         """See `TaskProcess.send`."""
-        _check_size(message)
         if not self.process.alive:
             raise TaskProcessGone(self._pid)
         self._socket.to_task.put(message)
@@ -219,7 +223,7 @@ class ModelledTaskProcessPool:
         """See `TaskProcessPool.acquire`."""
         while self._idle:
             process = self._idle.popleft()
-            if process.is_alive:
+            if process.process.alive:
                 self._add_spares()
                 return process
         self._check_open()
@@ -232,7 +236,7 @@ class ModelledTaskProcessPool:
     def release(self, process: TaskProcess) -> None:
         """See `TaskProcessPool.release`."""
         assert isinstance(process, ModelledTaskProcess)
-        if self._closed or not process.is_alive or len(self._idle) >= _IDLE_MAX:
+        if self._closed or not process.process.alive or len(self._idle) >= _IDLE_MAX:
             process.kill()
         else:
             self._idle.append(process)
@@ -293,10 +297,3 @@ class ModelledTaskProcesses:
             module = spec.entry.partition(":")[0]
             raise TaskProcessesUnavailable(f"No module named {module!r} is modelled")
         return ModelledTaskProcessPool(self._world, self._process, spec, entry)
-
-
-def _check_size(message: bytes) -> None:
-    if len(message) > TASK_MESSAGE_BYTES_MAX:
-        raise ValueError(
-            f"a message of {len(message)} bytes is over the limit of {TASK_MESSAGE_BYTES_MAX}"
-        )

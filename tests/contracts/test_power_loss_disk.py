@@ -78,6 +78,7 @@ async def test_a_publish_as_new_cut_anywhere_shows_the_whole_file_or_none() -> N
 async def test_a_publish_as_new_that_finds_its_bytes_makes_them_durable() -> None:
     """Whoever has put them there may have died before it did."""
     disk = await disk_with_root()
+    disk.stepwise = True
     steps = disk.publish_new_steps("/d/a", b"new")
     for _ in range(4):
         next(steps)
