@@ -127,6 +127,7 @@ class Direction:
     __slots__ = (
         "_held",
         "_last_s",
+        "_late",
         "_sent",
         "_source_port",
         "_target_port",
@@ -152,6 +153,9 @@ class Direction:
         self._sent = 0
         #: What waits for the way to open: (number, bytes, what to call).
         self._held: list[tuple[int, int, Deliver, tuple[Any, ...]]] = []
+        #: The first message that found the way cut when it arrived, and has not arrived since; 0 is
+        #: none. Those that were under way behind it must not overtake it.
+        self._late = 0
 
     def blocked(self) -> bool:
         """Whether nothing gets through now."""
@@ -171,8 +175,8 @@ class Direction:
     def post(
         self, n_bytes: int, deliver: Deliver, args: tuple[Any, ...] = (), number: int = 0
     ) -> None:
-        """Send; `deliver(*args)` is called as the target when it has arrived. A message that was
-        held has its number already."""
+        """Send; `deliver(*args)` is called as the target when it has arrived. What is sent again
+        has its number already."""
         if not number:
             self.target.incoming += 1
             self._sent = number = self._sent + 1
@@ -194,8 +198,14 @@ class Direction:
     def _arrive(self, number: int, n_bytes: int, deliver: Deliver, args: tuple[Any, ...]) -> None:
         links, target = self.network.links, self.target
         if links.interrupted and links.blocked(self._source_port, self._target_port):
+            self._late = min(number, self._late or number)
             self._hold(number, n_bytes, deliver, args)
             return
+        if self._late:
+            if number > self._late:
+                self.post(n_bytes, deliver, args, number)
+                return
+            self._late = 0
         loop = self.network.loop
         now_s = loop.now_s
         cost_s = links.settings.message_cost_s
@@ -229,6 +239,7 @@ class Direction:
 
     def forget(self) -> None:
         """Nobody waits for what is held."""
+        self._late = 0
         if self._held:
             self.target.incoming -= len(self._held)
             self._held.clear()

@@ -160,6 +160,25 @@ def test_what_was_sent_over_a_cut_arrives_in_order_after_healing(both: bool) -> 
         assert [what for what, _ in site.echo.events] == [str(number) for number in range(9)]
 
 
+def test_what_was_under_way_does_not_overtake_what_a_short_cut_held_up() -> None:
+    with echo_world() as site:
+
+        async def work() -> None:
+            channel = site.channel()
+            await call(channel, "echo", b"0")
+            calls = [asyncio.ensure_future(call(channel, "echo", b"1"))]
+            await asyncio.sleep(0.0006)
+            calls += [asyncio.ensure_future(call(channel, "echo", b"%d" % n)) for n in range(2, 5)]
+            await asyncio.sleep(0.0003)
+            token = site.network.cut([site.client_host], [site.server_host], both=False)
+            await asyncio.sleep(0.0003)  # the first of them has arrived, the others have not
+            site.network.heal(token)
+            await asyncio.gather(*calls)
+
+        in_client(site, work())
+        assert [what for what, _ in site.echo.events] == [str(number) for number in range(5)]
+
+
 def test_answers_that_are_cut_off_arrive_after_healing() -> None:
     with echo_world() as site:
 
