@@ -2,8 +2,8 @@
 
 What changes something is a generator: it begins with the check of power and faults, stands still
 after each system call that changed something where the medium is `stepwise`, and returns the
-operation's result. What only reads
-is a function. `writer` names the host whose cache holds what is not synced.
+operation's result. What only reads is a function. `writer` names the host whose cache holds what is
+not synced.
 """
 
 from __future__ import annotations
