@@ -24,6 +24,7 @@ from simulator.invariants.view import (
     WrittenLog,
 )
 from simulator.workloads import committed_output, expected_rows
+from simulator.world.leader_client import MARGIN, RENEW_AFTER
 from simulator.world.process import Process, ProcessState
 
 
@@ -90,7 +91,8 @@ class SimulatedClusterView:
         links, ttl_s = self._world.network.settings, self._cluster.settings.lease_ttl_s
         if ttl_s is None or not links.loss:
             return False
-        return ttl_s <= links.retransmission_s * (1 + 2 + 4)
+        left_s = (1 - MARGIN - RENEW_AFTER) * ttl_s
+        return left_s <= links.retransmission_s * (1 + 2 + 4)
 
     @property
     def registration_timeout_s(self) -> float:

@@ -182,7 +182,8 @@ class ClusterView(Protocol):
     @property
     def leases_flap(self) -> bool:
         """Whether the network, without any fault, loses packets, and a lease is so short that a
-        renewal which is lost three times in a row comes too late."""
+        renewal which is lost three times in all, with the answer to the one before, comes too
+        late."""
         ...
 
     @property

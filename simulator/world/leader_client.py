@@ -22,9 +22,9 @@ from holdover.runtime.supervisor import Supervisor
 from simulator.world import leader_protocol as protocol
 
 #: How much sooner than the service a leader takes its lease for ended, as a part of the TTL.
-_MARGIN = 0.1
+MARGIN = 0.1
 #: A lease is renewed when this part of its TTL has passed, and after a failure sooner.
-_RENEW_AFTER = 1 / 3
+RENEW_AFTER = 1 / 3
 _RENEW_RETRY_AFTER = 1 / 12
 _CALL_TIMEOUT_S = 2.0
 _RESIGN_TIMEOUT_S = 1.0
@@ -135,16 +135,16 @@ class LeaseElection:
 
     async def _renewed(self) -> bool:
         sent_s = self._clock.monotonic_s()
-        timeout_s = min(_CALL_TIMEOUT_S, _RENEW_AFTER * self._ttl_s)
+        timeout_s = min(_CALL_TIMEOUT_S, RENEW_AFTER * self._ttl_s)
         answer = await self._renew(protocol.encode(candidate=self._candidate), timeout=timeout_s)
         held: bool = protocol.decode(answer)["held"]
         self._failing = False
         if held:
-            self._valid_until_s = sent_s + (1 - _MARGIN) * self._ttl_s
+            self._valid_until_s = sent_s + (1 - MARGIN) * self._ttl_s
         return held
 
     async def _keep(self) -> None:
-        wait_s = _RENEW_AFTER * self._ttl_s
+        wait_s = RENEW_AFTER * self._ttl_s
         while True:
             await asyncio.sleep(wait_s)
             if self._lost.is_set():
@@ -152,7 +152,7 @@ class LeaseElection:
             try:
                 if not await self._renewed():
                     self._lose("the service has ended the lease")
-                wait_s = _RENEW_AFTER * self._ttl_s
+                wait_s = RENEW_AFTER * self._ttl_s
             except grpc.aio.AioRpcError as error:
                 if not self._failing:
                     _log.warning("cannot renew the lease, will retry", error=error.code())
