@@ -259,14 +259,15 @@ class NoNeedlessRerun(Invariant):
         return job is not None and job.log_damaged and key.vertex_id in initialized
 
     def _judge_releases(self, step: Step, leader: _Leader, action: act.ReleasePartitions) -> None:
-        """What counts is deleted only when nobody can need it any more."""
+        """What counts is deleted only when nobody can need it any more. A copy of it at another
+        shuffle service does not count."""
         graph = step.scheduler.graph
         for key in action.keys:
             vertex = graph.find(key)
-            counts = vertex is not None and vertex.key(graph.job_id) == key
-            if vertex is None or not counts or vertex.state is not ExecutionState.FINISHED:
+            if vertex is None or vertex.state is not ExecutionState.FINISHED:
                 continue
-            if graph.needed(vertex):
+            counts = vertex.key(graph.job_id) == key and vertex.stored_at == action.worker_id
+            if counts and graph.needed(vertex):
                 self.broken(f"{step.leader} has {key} deleted, which an unfinished subtask needs")
 
     def _judge_deployment(self, step: Step) -> None:

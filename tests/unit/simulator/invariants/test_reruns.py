@@ -225,6 +225,15 @@ def test_what_an_unfinished_subtask_needs_must_not_be_deleted() -> None:
         assert len(cluster.findings) == findings, cluster.findings
 
 
+def test_a_copy_of_what_counts_may_be_deleted() -> None:
+    """s[0] counts as it is at tm-0; a shuffle service that was drained has it, too."""
+    cluster = KnownCluster()
+    invariant = cluster.checked(NoNeedlessRerun)
+    of = scheduler(graph_with(chain(2), 2, {"s": range(2)}))
+    invariant.step(step(of, sig.JobStarted(), act.ReleasePartitions("ss-0", (attempt("s", 0),))))
+    assert cluster.findings == []
+
+
 def test_nothing_is_deployed_while_finished_work_may_still_be_offered() -> None:
     """Adoption comes first."""
     cluster = KnownCluster()
