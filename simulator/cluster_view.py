@@ -149,7 +149,8 @@ class SimulatedClusterView:
             return None
         registration = service.connection.current
         storage = self._world.storages.of(node.host)
-        sound_since_s = self._injector.disk_changed_s(node.name) if storage.faults.none else None
+        sound = not storage.faults.active
+        sound_since_s = self._injector.disk_changed_s(node.name) if sound else None
         return WorkerView(
             name=f"{node.name}#{process.life}",
             worker_id=node.name,
@@ -176,7 +177,8 @@ class SimulatedClusterView:
             return None
         registration = executor.connection.current
         storage = self._world.storages.of(node.host)
-        sound_since_s = self._injector.disk_changed_s(node.name) if storage.faults.none else None
+        sound = not storage.faults.active
+        sound_since_s = self._injector.disk_changed_s(node.name) if sound else None
         return WorkerView(
             name=f"{node.name}#{process.life}",
             worker_id=taskmanager.resource_id,

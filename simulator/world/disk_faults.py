@@ -132,11 +132,6 @@ class DiskFaults:
         for go_on in waiting:
             go_on()
 
-    @property
-    def none(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.active
-
     def check(self, operation: str, path: str) -> None:
         """Raise the `OSError` that is due."""
         for fault in self.active:

@@ -313,9 +313,7 @@ class Medium:
 
     def room_bytes(self) -> int:
         """Bytes that can still be written."""
-        if self.faults.active:
-            return self.faults.room_bytes()
-        return max(0, self.capacity_bytes - self.used_bytes)
+        return self.faults.room_bytes()
 
     def resized(self, file: FileNode, more_bytes: int) -> None:
         """Count a change of a file, by which it takes so much more, or less."""
