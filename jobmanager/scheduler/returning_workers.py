@@ -245,12 +245,14 @@ class ReturningWorkers:
         execution: common_pb2.FinishedExecution,
         worker_id: str,
     ) -> bool:
-        """Take a later attempt than the log knows, when the output of that one is gone: the leader
-        before had reset it, and seen it finish anew, and of both no event became durable.
+        """Take a later attempt than the log knows, when the output of that one is not here: the
+        leader before had reset it, and seen it finish anew, and of both no event became durable.
+
+        Also when all that read it has finished: until the wait is over it may have to run again.
         """
         core, recovery = self._core, self._core.reconciliation
         owner = self._graph.vertices[key.vertex_id]
-        if recovery is None or not recovery.open or vertex.id not in recovery.missing:
+        if recovery is None or not recovery.open or vertex.available or not core.wanted(vertex):
             return False
         if key.attempt <= vertex.attempt or key.epoch >= core.epoch:
             return False

@@ -22,10 +22,11 @@ from tests.unit.jobmanager.scheduler.scenes import (
 
 
 def run_again_unheard(
-    world: SchedulerWorld, where: Callable[[Worker, Worker], bool]
+    world: SchedulerWorld, where: Callable[[Worker, Worker], bool], *, read: bool = False
 ) -> tuple[Worker, AttemptKey, Worker, AttemptKey]:
     """A finished subtask, and a second attempt of it whose events are lost with their leader: who
-    holds the first, the first, who holds the second, the second."""
+    holds the first, the first, who holds the second, the second. All that reads it has finished
+    when it is `read`, so that the first is deleted."""
     world.lead()
     register(world)
     finish(world, "s")
@@ -35,8 +36,11 @@ def run_again_unheard(
     execution = common_pb2.FinishedExecution()
     execution.CopyFrom(holder.stored[key])
     execution.attempt.CopyFrom(second.to_proto())
+    rows = holder.rows[key, 0]
+    if read:
+        finish(world, "m")
     other.stored[second] = execution
-    other.rows[second, 0] = holder.rows[key, 0]
+    other.rows[second, 0] = rows
     world.durable = len(world.log)
     return holder, key, other, second
 
@@ -58,6 +62,38 @@ def test_a_later_attempt_takes_the_place_of_one_that_the_log_knows_and_that_is_g
     world.run_to_end()
     assert starts_of(world, before).count(("s", 0)) == 0
     assert recovery_of(world).counts["s"].adopted == known_to_be_gone
+    assert world.output() == list(range(8))
+
+
+def test_a_later_attempt_counts_while_nobody_has_brought_the_first() -> None:
+    """That there is one says that the first was given up; who held it may never come back."""
+    world = SchedulerWorld(chain(2), workers=3)
+    holder, key, other, second = run_again_unheard(world, is_not)
+    before = len(world.starts)
+    next_leader(world)
+    register(world, other.worker_id)
+    assert recovery_of(world).counts["s"].adopted == 1
+    register(world)
+    assert second in other.stored
+    assert key not in holder.stored
+    world.run_to_end()
+    assert starts_of(world, before).count(("s", 0)) == 0
+    assert world.output() == list(range(8))
+
+
+def test_a_later_attempt_counts_though_all_that_reads_it_has_finished() -> None:
+    """What has read it is gone as well, which is not told before all is judged: it runs again."""
+    world = SchedulerWorld(chain(2, forward=True), workers=1)
+    _, _, other, second = run_again_unheard(world, is_, read=True)
+    before = len(world.starts)
+    reader, read = holder_of(world, "m", 0)
+    next_leader(world)
+    reader.delete(read)
+    register(world)
+    assert second in other.stored
+    world.run_to_end()
+    assert starts_of(world, before).count(("s", 0)) == 0
+    assert starts_of(world, before).count(("m", 0)) == 1
     assert world.output() == list(range(8))
 
 
