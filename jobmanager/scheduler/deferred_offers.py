@@ -4,7 +4,7 @@ a vertex has its shape again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from holdover.ids import AttemptKey
@@ -36,7 +36,8 @@ class DeferredOffers:
     def __init__(self, graph: ExecutionGraph) -> None:
         self._graph = graph
         self._place = {vertex_id: place for place, vertex_id in enumerate(graph.vertices)}
-        self._offers: dict[AttemptKey, DeferredOffer] = {}
+        #: By attempt and by who offers it: two shuffle services may have copies of it.
+        self._offers: dict[AttemptKey, dict[str, DeferredOffer]] = {}
         self._at_worker: dict[str, dict[AttemptKey, None]] = {}
         #: By the subtask whose end decides about an offer: the one it waits behind, or its own.
         self._behind: dict[SubtaskId, list[AttemptKey]] = {}
@@ -68,7 +69,7 @@ class DeferredOffers:
         self._ready += self._behind.pop((vertex_id, _SHAPE), ())
 
     def _keep(self, offer: DeferredOffer, *behind: SubtaskId) -> None:
-        self._offers[offer.key] = offer
+        self._offers.setdefault(offer.key, {})[offer.worker_id] = offer
         self._at_worker.setdefault(offer.worker_id, {})[offer.key] = None
         for subtask in behind:
             self._behind.setdefault(subtask, []).append(offer.key)
@@ -84,12 +85,12 @@ class DeferredOffers:
     def take_ready(self) -> list[DeferredOffer]:
         """Take the offers that may be judged now, out of those that wait; producers stand first."""
         ready, self._ready = dict.fromkeys(self._ready), []
-        offers = [self._take(key) for key in ready if key in self._offers]
+        offers = [offer for key in ready for offer in self._take(key)]
         return sorted(offers, key=lambda offer: self._place[offer.key.vertex_id])
 
     def take_all(self) -> list[DeferredOffer]:
         """Take every offer, the oldest first."""
-        offers = list(self._offers.values())
+        offers = [offer for holders in self._offers.values() for offer in holders.values()]
         for index in (self._offers, self._at_worker, self._behind):
             index.clear()
         self._ready.clear()
@@ -97,17 +98,17 @@ class DeferredOffers:
 
     def forget_worker(self, worker_id: str) -> None:
         """A worker is gone, or says anew what it holds."""
-        for key in list(self._at_worker.get(worker_id, ())):
-            self._take(key)
+        for key in self._at_worker.pop(worker_id, ()):
+            del self._offers[key][worker_id]
+            if not self._offers[key]:
+                del self._offers[key]
 
-    def _take(self, key: AttemptKey) -> DeferredOffer:
-        """What it waited behind may go on naming it: names of offers that are gone are skipped."""
-        offer = self._offers.pop(key)
-        there = self._at_worker[offer.worker_id]
-        del there[key]
-        if not there:
-            del self._at_worker[offer.worker_id]
-        return offer
+    def _take(self, key: AttemptKey) -> Iterable[DeferredOffer]:
+        """What it waited behind may go on naming it: of offers that are gone there is nothing."""
+        offers = self._offers.pop(key, {})
+        for worker_id in offers:
+            del self._at_worker[worker_id][key]
+        return offers.values()
 
     def _unfinished_producer(self, vertex: ExecutionVertex) -> SubtaskId | None:
         """A subtask, or a whole vertex, that must have finished before the offer counts: it must

@@ -80,6 +80,22 @@ def test_producers_stand_before_those_that_have_read_them() -> None:
     assert offers.take_ready() == [offer("m", 2), offer("r", 1)]
 
 
+def test_copies_of_an_attempt_at_two_services_wait_each_for_itself() -> None:
+    """Who has one of them may be lost again, or offer it anew, and the other one stays."""
+    of = graph()
+    offers = DeferredOffers(of)
+    copies = [offer("m", 0, "ss-0"), offer("m", 0, "ss-1")]
+    defer(offers, of, *copies)
+    offers.forget_worker("ss-1")
+    defer(offers, of, copies[1])
+    finish(offers, of, "s", 0)
+    assert offers.take_ready() == copies
+    offers.forget_worker("ss-0")
+    defer(offers, of, offer("r", 0, "ss-0"), offer("r", 0, "ss-1"))
+    assert offers.take_all() == [offer("r", 0, "ss-0"), offer("r", 0, "ss-1")]
+    assert not offers
+
+
 def test_a_worker_that_says_anew_what_it_holds_has_offered_nothing_before() -> None:
     of = graph()
     offers = DeferredOffers(of)
