@@ -18,6 +18,7 @@ RESTART_TIMER = "restart/"
 REFUSAL_PAUSE_S = 0.1
 #: One event tells of so many subtasks at most, so that no event takes a replay long.
 RESETS_AN_EVENT = 1_000
+_ENDING = (JobState.FAILING, JobState.CANCELLING)
 
 
 class FailureHandling:
@@ -75,7 +76,7 @@ class FailureHandling:
         if failure.kind == common_pb2.FAILURE_KIND_OUTPUT_REFUSED:
             core.shuffle.refused(vertex.id)
         core.abandon(vertex)
-        if self._graph.state in (JobState.FAILING, JobState.CANCELLING):
+        if self._graph.state in _ENDING:
             return None
         if failure.kind == common_pb2.FAILURE_KIND_JOB:
             return failure
@@ -182,8 +183,10 @@ class FailureHandling:
         """Reset lost finished subtasks and all that their loss takes along, in one step.
 
         Once the output is being published nothing may run again: the job fails instead of mixing
-        two outcomes (behaviour 5.6).
+        two outcomes (behaviour 5.6). Of a job that ends without output nothing will.
         """
+        if self._graph.state in _ENDING:
+            return
         plan = plan_resets(self._graph, lost, self._core.may_come_back)
         if self._graph.commit is not None:
             if plan.resets:

@@ -19,8 +19,10 @@ from tests.unit.jobmanager.scheduler.scenes import (
     finish,
     fire,
     graph_of,
+    holder_of,
     next_leader,
     register,
+    resets_of,
     started,
     starts_of,
 )
@@ -135,6 +137,24 @@ def test_a_cancel_after_a_failure_changes_no_end() -> None:
     assert world.ended is JobState.FAILED
     requests = [e for e in world.log if e.HasField("cancel_requested")]
     assert len(requests) == 1
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_of_a_job_that_is_being_cancelled_nothing_is_lost_any_more(lost: bool) -> None:
+    """Neither what a lost worker held, nor what one that registers again offers in vain."""
+    world = started(chain(3))
+    finish(world, "s", [0])
+    holder, _ = holder_of(world, "s", 0)
+    cancel(world)
+    if lost:
+        world.kill_worker(holder)
+    else:
+        world.register(holder)
+    world.deliver(world.pending.pop())
+    assert graph_of(world).state is JobState.CANCELLING
+    assert resets_of(world) == {}
+    world.deliver_pending()
+    assert world.ended is JobState.CANCELED
 
 
 def test_a_failure_after_a_cancel_changes_no_end() -> None:
