@@ -89,6 +89,13 @@ class JobFiles:
 
         await self.until_it_works("making staging directories", make)
 
+    async def make_staging_again(self) -> None:
+        """Make what is missing of it, should somebody have deleted it; not again when it fails."""
+        try:
+            await self._staging.make()
+        except OSError as error:
+            _log.warning("cannot make staging directories", job=self._graph.job_id, error=error)
+
     def expect_staging(self) -> None:
         """A leader before has made them, most likely: there is no need to wait."""
         self._staging_was_tried.set()
@@ -120,7 +127,11 @@ class JobFiles:
             await self.until_it_works(
                 "publishing the output",
                 lambda: sink_commit.publish(
-                    self._disk, self._graph.job_id, action.files, action.output_directories
+                    self._disk,
+                    self._graph.job_id,
+                    action.files,
+                    action.output_directories,
+                    self._leading,
                 ),
             )
         except sink_commit.CommitImpossible as error:

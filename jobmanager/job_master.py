@@ -316,17 +316,18 @@ class JobMaster:
             case act.SetTimer():
                 self._set_timer(action)
             case act.CancelTimer():
-                handle = self._timers.pop(action.name, None)
-                if handle is not None:
+                if handle := self._timers.pop(action.name, None):
                     handle.cancel()
             case act.FlushEvents():
                 self._events.request_flush()
             case act.EnumerateSplits():
                 work = functools.partial(self._files.enumerate_splits, action)
                 self._supervisor.start("splits", self._answer(work))
+            case act.MakeStaging():
+                self._supervisor.start("staging", self._files.make_staging_again())
             case act.CheckStagedFiles():
-                checking = functools.partial(self._files.check_staged, action)
-                self._supervisor.start("check staged files", self._answer(checking))
+                work = functools.partial(self._files.check_staged, action)
+                self._supervisor.start("check staged files", self._answer(work))
             case act.CommitSinks():
                 self._supervisor.start("commit", self._answer(lambda: self._commit(action)))
             case act.EndJob():
@@ -335,8 +336,7 @@ class JobMaster:
                 pass  # the answer to the registration; read by `register_worker`
 
     def _set_timer(self, action: act.SetTimer) -> None:
-        before = self._timers.pop(action.name, None)
-        if before is not None:
+        if before := self._timers.pop(action.name, None):
             before.cancel()
         jitter = self._scheduler.restart_strategy.jitter_factor
         delay_s = action.delay_s

@@ -5,10 +5,11 @@ commit that a JobManager's death interrupted is taken up by the next one from th
 resolved by looking: a file that is staged is renamed, one that is not staged but published was
 renamed before. No other attempt's files are ever touched.
 
-A leader that is frozen meanwhile does one operation more when it wakes, or two, before it learns
-that it leads no more; its successor may have finished by then. So every operation, done after all
-others, changes nothing: nothing is made in the staging directory, which would bring it back, and
-what is made of the output is made only where it is missing.
+A leader that is frozen meanwhile does the operation that it has begun when it wakes; its successor
+may have finished by then. So every operation, done after all others, changes nothing: nothing is
+made in the staging directory, which would bring it back, and what is made of the output is made
+only where it is missing. A successor that cannot go on with the commit, since the job has no log,
+runs the job again: what is not begun yet is done only by who leads for certain.
 """
 
 from __future__ import annotations
@@ -77,9 +78,10 @@ async def publish(
     job_id: str,
     files: Iterable[common_pb2.StagedFile],
     output_directories: Iterable[str],
+    leading: Leading,
 ) -> None:
     """Publish all files of all sinks, then mark each output directory; may be repeated at any
-    point.
+    point. Waits, before each operation, until this process is certain that it leads.
 
     Raises:
         CommitImpossible: the output cannot be completed from what is there.
@@ -96,6 +98,7 @@ async def publish(
         )
     for file in files:
         if await disk.stat(file.staged_path) is not None:
+            await leading.certain()
             await disk.rename(file.staged_path, file.final_path)
             continue
         published = await disk.stat(file.final_path)
@@ -108,7 +111,9 @@ async def publish(
         await disk.sync_directory(directory)
     # The success marks come last: each one says that the output of all sinks is complete.
     for directory in directories:
+        await leading.certain()
         await _mark(disk, directory)
+    await leading.certain()
     await remove_staging(disk, job_id, directories)
 
 

@@ -38,8 +38,9 @@ class Staging:
     async def make(self) -> None:
         """Make what is missing; what was begun goes on when this is cancelled. Raises OSError."""
         if self._directories and not self._closed:
-            self._attempt = asyncio.ensure_future(self._make())
-            self._attempt.add_done_callback(_note)
+            if self._attempt is None or self._attempt.done():
+                self._attempt = asyncio.ensure_future(self._make())
+                self._attempt.add_done_callback(_note)
             await asyncio.shield(self._attempt)
 
     async def close(self) -> None:

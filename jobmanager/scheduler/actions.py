@@ -105,6 +105,11 @@ class FlushEvents:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeStaging:
+    """Make the staging directories that are missing: perhaps an attempt has failed for that."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckStagedFiles:
     """Look whether all files to be committed are there."""
 
@@ -139,6 +144,7 @@ Action = (
     | SetTimer
     | CancelTimer
     | FlushEvents
+    | MakeStaging
     | CheckStagedFiles
     | CommitSinks
     | EndJob

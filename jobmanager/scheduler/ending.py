@@ -108,12 +108,7 @@ class JobEnd:
         ]
 
     def _output_directories(self) -> list[str]:
-        return [
-            operator.sink.path
-            for owner in self._graph.vertices.values()
-            for operator in owner.vertex.operators
-            if operator.HasField("sink")
-        ]
+        return [path for owner in self._graph.vertices.values() for path in owner.sink_paths]
 
     def _end(self, state: JobState) -> None:
         self.ended = state

@@ -80,6 +80,9 @@ class FailureHandling:
             return None
         if failure.kind == common_pb2.FAILURE_KIND_JOB:
             return failure
+        stages = self._graph.vertices[vertex.vertex_id].sink_paths
+        if failure.kind == common_pb2.FAILURE_KIND_TASK and stages:
+            core.act(act.MakeStaging())
         if failure.kind == common_pb2.FAILURE_KIND_PARTITION_LOST:
             if not self._reset_lost_partitions(failure):
                 # Somebody reported the same loss before, and its producer runs again already; or

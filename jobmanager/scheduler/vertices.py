@@ -185,6 +185,11 @@ class ExecutionJobVertex:
         return self.initialized and finished == self.parallelism
 
     @property
+    def sink_paths(self) -> list[str]:
+        """The output directories of its sinks."""
+        return [op.sink.path for op in self.vertex.operators if op.HasField("sink")]
+
+    @property
     def source(self) -> job_pb2.Source | None:
         """The source operator, if the vertex starts with one."""
         first = self.vertex.operators[0] if self.vertex.operators else None

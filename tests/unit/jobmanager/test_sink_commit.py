@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -21,6 +23,7 @@ from jobmanager.sink_commit import (
 from simulator.world.storage import PowerLoss, SimulatedStorage
 
 OUTPUTS = ("/out/a", "/out/b", "/out/c")
+CHANGES = ("rename", "open_append", "remove_tree")
 COMPLETE = {
     **{f"{path}/part-{index}": f"{path} {index}".encode() for path in OUTPUTS for index in (0, 1)},
     **{f"{path}/_SUCCESS": b"" for path in OUTPUTS},
@@ -57,15 +60,13 @@ async def test_all_files_are_published_then_the_marks_and_nothing_else_is_left()
     files = await staged(disk)
     assert await missing_staged_files(disk, files) == ()
     disk.operations.clear()
-    await publish(disk, "job", files, OUTPUTS)
+    await publish(disk, "job", files, OUTPUTS, Leading())
     assert await visible(disk) == COMPLETE
     # A death inside `Disk.publish` may leave a temporary file among the output.
     assert not [path for operation, path in disk.operations if operation == "publish"]
     for path in OUTPUTS:
         assert await disk.stat(staging_directory(path, "job")) is None
-    steps = [
-        name for name, _ in disk.operations if name in ("rename", "open_append", "remove_tree")
-    ]
+    steps = [name for name, _ in disk.operations if name in CHANGES]
     assert steps == ["rename"] * 6 + ["open_append"] * 3 + ["remove_tree"] * 3
 
 
@@ -77,7 +78,7 @@ async def test_a_commit_that_was_cut_anywhere_is_completed_by_the_next(unsynced:
         files = await staged(disk)
         disk.cut_after_mutation(cut)
         try:
-            await publish(disk, "job", files, OUTPUTS)
+            await publish(disk, "job", files, OUTPUTS, Leading())
         except PowerLoss:
             disk.power_on()
         else:
@@ -86,7 +87,7 @@ async def test_a_commit_that_was_cut_anywhere_is_completed_by_the_next(unsynced:
         parts = [path for path in seen if "part-" in path]
         assert len(parts) == 6 or not any(path.endswith("_SUCCESS") for path in seen), cut
         for _ in range(2):  # a further leader does it again, and changes nothing
-            await publish(disk, "job", files, OUTPUTS)
+            await publish(disk, "job", files, OUTPUTS, Leading())
             disk.power_loss()
             disk.power_on()
             assert await visible(disk) == COMPLETE, cut
@@ -107,7 +108,7 @@ class OvertakenStorage(SimulatedStorage):
         self.before -= 1
         if self.before == 0:
             with pytest.raises(StopIteration):
-                publish(self, "job", self.files, OUTPUTS).send(None)
+                publish(self, "job", self.files, OUTPUTS, Leading()).send(None)
             self.left_behind = self.all_paths("/out")
         super().begin(operation, path)
 
@@ -129,7 +130,7 @@ async def test_a_leader_that_wakes_in_any_operation_changes_nothing_of_what_its_
         disk.files += await staged(disk)
         disk.before = number
         with suppress(FileNotFoundError):
-            await publish(disk, "job", disk.files, OUTPUTS)
+            await publish(disk, "job", disk.files, OUTPUTS, Leading())
         if disk.before > 0:
             assert number > 30, "every operation was tried"
             return
@@ -138,15 +139,35 @@ async def test_a_leader_that_wakes_in_any_operation_changes_nothing_of_what_its_
     raise AssertionError("the commit never came to its end")
 
 
+async def test_who_wakes_as_no_leader_any_more_begins_no_further_operation() -> None:
+    """Its successor may have begun the job anew, for want of a log, and stages in that place."""
+    for certain in range(10):  # for six files, three marks and one removal
+        disk = SimulatedStorage()
+        files = await staged(disk)
+        disk.operations.clear()
+        asked, told = iter(range(certain)), asyncio.Event()
+
+        def leads(asked: Iterator[int] = asked, told: asyncio.Event = told) -> bool:
+            if next(asked, None) is None:
+                told.set()
+            return not told.is_set()
+
+        publishing = asyncio.ensure_future(publish(disk, "job", files, OUTPUTS, Leading(leads)))
+        await told.wait()
+        publishing.cancel()
+        changes = [name for name, _ in disk.operations if name in CHANGES]
+        assert changes == (["rename"] * 6 + ["open_append"] * 3)[:certain]
+
+
 @pytest.mark.parametrize("renamed", range(6))
 async def test_an_error_of_storage_leaves_a_commit_that_can_be_repeated(renamed: int) -> None:
     disk = SimulatedStorage()
     files = await staged(disk)
     disk.fail("rename", errno.EIO, skip=renamed)
     with pytest.raises(OSError, match="error"):
-        await publish(disk, "job", files, OUTPUTS)
+        await publish(disk, "job", files, OUTPUTS, Leading())
     assert len(await visible(disk)) == renamed
-    await publish(disk, "job", files, OUTPUTS)
+    await publish(disk, "job", files, OUTPUTS, Leading())
     assert await visible(disk) == COMPLETE
 
 
@@ -165,7 +186,7 @@ async def test_a_commit_whose_file_is_neither_staged_nor_published_is_impossible
     files = await staged(disk)
     await disk.remove(files[5].staged_path)
     with pytest.raises(CommitImpossible, match="/out/c/part-1 cannot be published"):
-        await publish(disk, "job", files, OUTPUTS)
+        await publish(disk, "job", files, OUTPUTS, Leading())
     assert not [path for path in await visible(disk) if path.endswith("_SUCCESS")]
 
 
@@ -175,7 +196,7 @@ async def test_output_of_somebody_else_is_never_mixed_with() -> None:
     await disk.publish("/out/b/part-7", b"of another job")
     assert await foreign_file(disk, OUTPUTS) == "/out/b/part-7"
     with pytest.raises(CommitImpossible, match="/out/b/part-7 was written"):
-        await publish(disk, "job", files, OUTPUTS)
+        await publish(disk, "job", files, OUTPUTS, Leading())
     assert await visible(disk) == {"/out/b/part-7": b"of another job"}
 
 

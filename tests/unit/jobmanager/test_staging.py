@@ -61,6 +61,21 @@ async def test_what_is_missing_is_made() -> None:
     assert await it.disk.stat(f"{DIRECTORIES[0]}/staged") is not None
 
 
+async def test_who_asks_while_it_is_being_made_waits_for_that() -> None:
+    """So that nothing is being made once it is closed."""
+    disk = Waiting()
+    it = Cluster(disk)
+    made = [asyncio.ensure_future(it.staging.make())]
+    await disk.asked.wait()
+    disk.asked.clear()
+    made.append(asyncio.ensure_future(it.staging.make()))
+    await asyncio.sleep(0)
+    assert not disk.asked.is_set()
+    disk.go_on.set()
+    await asyncio.gather(*made)
+    assert await it.there() == list(DIRECTORIES)
+
+
 async def test_storage_that_refuses_says_so_and_may_be_asked_again() -> None:
     it = Cluster(SimulatedStorage())
     it.disk.fail("make_directories", errno.EACCES)
@@ -121,3 +136,15 @@ async def test_what_somebody_deleted_is_made_again_before_its_tasks_run_again() 
     checked = await files.check_staged(act.CheckStagedFiles((StagedFile(staged_path=path),)))
     assert checked == sig.StagedFilesChecked((path,))
     assert await disk.stat(staging_directory(output, "job")) is not None
+
+
+async def test_what_was_deleted_while_tasks_run_is_made_when_one_of_them_has_failed() -> None:
+    """Once; when storage refuses it, the next failure asks again."""
+    disk, graph = SimulatedStorage(), three_sinks("job")
+    files = JobFiles(disk, JobStore(disk, "/storage"), graph, 1, Leading())
+    staging = staging_directory(sinks_of(graph)[0][0], "job")
+    disk.fail("make_directories", errno.EACCES)
+    await files.make_staging_again()
+    assert await disk.stat(staging) is None
+    await files.make_staging_again()
+    assert await disk.stat(staging) is not None

@@ -8,6 +8,7 @@ import pytest
 
 from holdover.ids import partition_name
 from holdover.v1 import common_pb2, job_pb2
+from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.core import SLOT_TIMER
 from jobmanager.scheduler.failures import RESTART_TIMER
@@ -57,6 +58,23 @@ def test_a_failed_task_runs_again_after_the_delay_and_alone() -> None:
     assert starts_of(world)[2:] == [("s", key.subtask)]
     assert world.starts[-1].attempt == 1
     assert restarts(world) == 1
+
+
+@pytest.mark.parametrize(("vertex_id", "again"), [("m", []), ("k", [act.MakeStaging()])])
+def test_when_what_writes_files_fails_there_is_a_directory_for_them_the_next_time(
+    vertex_id: str, again: list[act.MakeStaging]
+) -> None:
+    """Somebody may have deleted it: a leader that was frozen over its end of the job, or a user."""
+    world = started(chain(2))
+    finish(world, "s")
+    if vertex_id == "k":
+        finish(world, "m")
+    worker, key = next(task for task in world.tasks() if task[1].vertex_id == vertex_id)
+    failed = failure(common_pb2.FAILURE_KIND_TASK)
+    signal = sig.ExecutionReported(worker.worker_id, key, ExecutionState.FAILED, failure=failed)
+    assert world.scheduler is not None
+    decision = world.scheduler.handle(signal)
+    assert [a for a in decision.actions if isinstance(a, act.MakeStaging)] == again
 
 
 def test_a_job_failure_fails_the_job_at_once_and_cancels_the_rest() -> None:
