@@ -85,6 +85,18 @@ async def test_a_torn_last_record_costs_at_most_its_own_subtask(
     assert job.ledger.starts("S") == {("S", i): 1 for i in range(N)}
 
 
+async def test_tasks_have_where_to_stage_though_somebody_deleted_it(
+    start_cluster: StartCluster,
+) -> None:
+    """A leader that was frozen over its end of the job may do that to its successor, or a user."""
+    running, job = await before_m(start_cluster)
+    [staging] = job.output.glob(".staging-*")
+    staging.rmdir()
+    job.gates.open("M")
+    await running.finished(job)
+    assert job.ledger.starts("M") == {("M", i): 1 for i in range(N)}
+
+
 async def polled(address: str, job_id: str, until: asyncio.Event) -> Counter[grpc.StatusCode]:
     """Ask an address about the job as fast as it answers, and at least until it has answered well;
     how often it answered what.
