@@ -261,6 +261,12 @@ class SchedulerCore:
             self._deployments.forget(owner)
         self.reschedule()
 
+    def has_read(self, vertex: ExecutionVertex, execution: common_pb2.FinishedExecution) -> bool:
+        """Whether what a finished attempt of a source has read may count as what its subtask has
+        read: see `SplitEnumerator.finish`. True of what is no source."""
+        enumerator = self.enumerators.get(vertex.vertex_id)
+        return enumerator is None or enumerator.finish(vertex, execution.splits)
+
     def release_inputs(self, owner: ExecutionJobVertex) -> None:
         """All of a vertex is finished: delete partitions that no unfinished subtask reads any more,
         as soon as it is certain that nothing that has read them runs again.

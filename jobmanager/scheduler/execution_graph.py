@@ -331,6 +331,7 @@ class ExecutionGraph:
         vertex.epoch = 0
         vertex.slot = None
         vertex.splits = []
+        vertex.asks_for_splits = True
         self._moved(vertex, before, vertex.stored_at)
         self._changed_subtasks[vertex.id] = None
 

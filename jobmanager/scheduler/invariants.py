@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from jobmanager.scheduler.core import SchedulerCore
 from jobmanager.scheduler.scheduler import Scheduler
+from jobmanager.scheduler.splits import will_ask
 from jobmanager.scheduler.states import ACTIVE_EXECUTION_STATES, ExecutionState, JobState
 from jobmanager.scheduler.vertices import SubtaskId
 
@@ -105,6 +106,8 @@ def _splits(core: SchedulerCore) -> Iterator[str]:
         wrong = [s.index for s in enumerator.splits if places[s.index] != 1]
         if wrong or len(places) != len(enumerator.splits):
             yield f"{vertex_id}: splits {wrong} are lost or read twice"
+        if enumerator.unread() and not any(map(will_ask, owner.subtasks)):
+            yield f"{vertex_id}: nobody will read the splits {enumerator.unread()}"
 
 
 def _recovery(core: SchedulerCore) -> Iterator[str]:

@@ -133,18 +133,13 @@ class RestartedWorkers:
             return False
         if not core.input_digests.match(vertex, execution):
             return False  # it has read what does not count any more
-        if owner.source is not None and not self._claim_splits(vertex, list(execution.splits)):
-            return False
+        if owner.source is not None:
+            if vertex.pinned_splits is None and vertex.state in ACTIVE_EXECUTION_STATES:
+                return False  # another attempt is reading for it
+            if not core.has_read(vertex, execution):
+                return False
         if vertex.slot is not None:
             core.act(act.Cancel(vertex.slot.worker_id, vertex.key(self._graph.job_id)))
         del self._lost[vertex.id]
         core.finish(vertex, execution, worker_id, adopted=True)
         return True
-
-    def _claim_splits(self, vertex: ExecutionVertex, splits: list[int]) -> bool:
-        """Whether what an attempt has read is its subtask's, or nobody's."""
-        if vertex.pinned_splits is not None:
-            return splits == list(vertex.pinned_splits)
-        if vertex.state in ACTIVE_EXECUTION_STATES:
-            return False  # another attempt is reading for it
-        return self._core.enumerators[vertex.vertex_id].claim(splits)

@@ -185,6 +185,9 @@ class ReturningWorkers:
                 self._core.reconciliation.found(vertex)
             return True
         if self._core.is_current(vertex, key):
+            if not self._core.has_read(vertex, execution):
+                self._core.abandon(vertex)
+                return False
             self._core.finish(vertex, execution, worker_id)
             return True
         if self._restarts.take_up(vertex, key, execution, worker_id):
@@ -228,11 +231,7 @@ class ReturningWorkers:
             return False  # nobody knows any more which splits these are
         if not core.input_digests.match(vertex, execution):
             return False  # it has read what does not count any more
-        splits = list(execution.splits)
-        if vertex.pinned_splits is not None:
-            if splits != list(vertex.pinned_splits):
-                return False
-        elif owner.source is not None and not core.enumerators[key.vertex_id].claim(splits):
+        if not core.has_read(vertex, execution):
             return False
         recovery.counts[key.vertex_id].adopted += 1
         core.finish(vertex, execution, worker_id, adopted=True)

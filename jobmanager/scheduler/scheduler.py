@@ -155,10 +155,14 @@ class Scheduler:
                 self.core.release_unwanted(signal.worker_id, signal.key)
             self._try_again(vertex)
         elif signal.state == ExecutionState.FINISHED and signal.finished is not None:
-            # Where it ran, and where its output is, are two things (P39).
-            stored_at = self.core.shuffle.target_of(vertex.id) or signal.worker_id
-            self.core.finish(vertex, signal.finished, stored_at)
-            self._returns.end_wait_if_complete()
+            if self.core.has_read(vertex, signal.finished):
+                # Where it ran, and where its output is, are two things (P39).
+                stored_at = self.core.shuffle.target_of(vertex.id) or signal.worker_id
+                self.core.finish(vertex, signal.finished, stored_at)
+                self._returns.end_wait_if_complete()
+            else:
+                self.core.release_unwanted(signal.worker_id, signal.key)
+                self._try_again(vertex)
         else:
             failure = self._failures.attempt_failed(vertex, signal.failure or _no_reason())
             if failure is not None:

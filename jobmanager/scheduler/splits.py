@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from holdover.v1 import job_pb2
+from jobmanager.scheduler.states import ExecutionState
 from jobmanager.scheduler.vertices import ExecutionJobVertex, ExecutionVertex
 
 
@@ -22,6 +23,9 @@ class SplitEnumerator:
     def __init__(self, owner: ExecutionJobVertex, splits: Sequence[job_pb2.Split]) -> None:
         """`splits` is the whole list, of which the owner's subtasks have read some already."""
         self.splits = splits
+        self._owner = owner
+        #: The subtask that was found last to be one that will ask for splits.
+        self._asking = 0
         taken = {
             index
             for vertex in owner.subtasks
@@ -45,7 +49,8 @@ class SplitEnumerator:
             vertex.splits = list(vertex.pinned_splits)
         if received < len(vertex.splits):
             return self.splits[vertex.splits[received]]
-        if vertex.pinned_splits is not None or not self._unread:
+        vertex.asks_for_splits = vertex.pinned_splits is None and bool(self._unread)
+        if not vertex.asks_for_splits:
             return None
         index, _ = self._unread.popitem(last=False)
         vertex.splits.append(index)
@@ -57,12 +62,39 @@ class SplitEnumerator:
             self._unread[index] = None
             self._unread.move_to_end(index, last=False)
 
-    def claim(self, splits: list[int]) -> bool:
-        """Take splits that an adopted attempt has read; False, and nothing taken, if one is taken
-        already.
+    def finish(self, vertex: ExecutionVertex, splits: Sequence[int]) -> bool:
+        """An attempt of a subtask has finished, and has read these splits: they are its own, or
+        were nobody's. False, and nothing is changed, if not; and if splits would be left with
+        nobody to ask for them, for all others have finished or heard that there are no more.
         """
-        if not all(index in self._unread for index in splits):
+        if vertex.pinned_splits is not None:
+            return tuple(splits) == vertex.pinned_splits
+        read = dict.fromkeys(splits)
+        own = dict.fromkeys(vertex.splits)
+        if not all(index in own or index in self._unread for index in read):
             return False
-        for index in dict.fromkeys(splits):
-            del self._unread[index]
+        left = len(self._unread) + len(own) - len(read)
+        if left and not self._is_asked_by_another(vertex):
+            return False
+        for index in read:
+            self._unread.pop(index, None)
+        self.give_back([index for index in own if index not in read])
         return True
+
+    def _is_asked_by_another(self, vertex: ExecutionVertex) -> bool:
+        """Whether another subtask will ask for splits. Looked for from where one was found last,
+        so that to finish all costs a walk over all."""
+        subtasks = self._owner.subtasks
+        for step in range(len(subtasks)):
+            number = (self._asking + step) % len(subtasks)
+            if subtasks[number] is not vertex and will_ask(subtasks[number]):
+                self._asking = number
+                return True
+        return False
+
+
+def will_ask(vertex: ExecutionVertex) -> bool:
+    """Whether a subtask, in its current attempt or the next one, reads what splits are left."""
+    if vertex.pinned_splits is not None or vertex.state is ExecutionState.FINISHED:
+        return False
+    return vertex.asks_for_splits or vertex.state is ExecutionState.CANCELING

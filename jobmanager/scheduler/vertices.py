@@ -41,6 +41,8 @@ class ExecutionVertex:
     available: bool = False
     #: Splits handed to the current attempt, in order (sources).
     splits: list[int] = field(default_factory=list)
+    #: Whether the current attempt has not heard that there are no more, or has not begun.
+    asks_for_splits: bool = True
     #: Splits that every later attempt must read, because an earlier attempt's output of exactly
     #: these was promised to consumers (sources that finished once); None if there are none.
     pinned_splits: tuple[int, ...] | None = None

@@ -9,11 +9,13 @@ import pytest
 from holdover.ids import AttemptKey
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
+from jobmanager.scheduler.failures import RESTART_TIMER
 from jobmanager.scheduler.states import ExecutionState
 from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld
 from tests.unit.jobmanager.scheduler.job_graphs import chain, dealt_out
 from tests.unit.jobmanager.scheduler.scenes import (
     finish,
+    fire,
     graph_of,
     holder_of,
     lose_output,
@@ -226,5 +228,32 @@ def test_room_is_made_of_what_nobody_needs_oldest_first() -> None:
     assert released(world, wanted) == [], "it is being deleted already"
     twice = sig.RoomWanted(worker.worker_id, 15, [*oldest, AttemptKey("job", "gone", 0, 0, 1)])
     assert released(world, twice) == oldest[1:2]
+    world.run_to_end()
+    assert world.output() == list(range(8))
+
+
+def test_what_has_read_nothing_does_not_count_while_nobody_else_will_read_the_rest() -> None:
+    """What another attempt of the same subtask gave back, when all others had heard that there are
+    no more splits: with this one finished, the source would be, and those rows lost."""
+    world = started(chain(3), workers=4, slots=1)
+    running = {key.subtask: (worker, key) for worker, key in world.tasks()}
+    for _ in range(7):
+        world.draw_split(*running[1])
+    world.draw_split(*running[2])
+    first, unheard = running[0]
+    world.finish(first, unheard)
+    world.pending.clear()
+    lose(world, first.worker_id)
+    register(world, *(set(world.workers) - {worker.worker_id for worker, _ in running.values()}))
+    [in_its_stead] = [task for task in world.tasks() if task[1].subtask == 0]
+    world.fail(*running[2])
+    world.deliver_pending()
+    world.draw_split(*in_its_stead)
+    fire(world, f"{RESTART_TIMER}s/2")
+    finish(world, "s", [1, 2])
+    world.fail(*in_its_stead)
+    world.deliver_pending()
+    register(world, first.worker_id)
+    assert unheard not in first.stored
     world.run_to_end()
     assert world.output() == list(range(8))

@@ -76,12 +76,39 @@ def test_after_a_replay_what_no_finished_subtask_has_read_is_unread() -> None:
 
 
 def test_an_adopted_attempt_claims_all_of_its_splits_or_none() -> None:
-    splits = enumerator(source_with((1,)))
-    assert not splits.claim([0, 1])
+    graph = source_with((1,))
+    splits = enumerator(graph)
+    assert not splits.finish(graph.vertex_at("s", 1), [0, 1])
     assert splits.unread() == (0, 2, 3, 4, 5)
-    assert splits.claim([0, 3])
+    assert splits.finish(graph.vertex_at("s", 1), [0, 3])
     assert splits.unread() == (2, 4, 5)
-    assert not splits.claim([3])
+    assert not splits.finish(graph.vertex_at("s", 2), [3])
+
+
+def test_what_a_finished_attempt_was_given_and_has_not_read_is_read_by_others() -> None:
+    graph = source_with((1,))
+    splits, vertex = enumerator(graph), graph.vertex_at("s", 1)
+    for received in range(2):
+        splits.next_split(vertex, received)
+    assert splits.finish(vertex, [0])
+    assert splits.unread() == (2, 3, 4, 5)
+
+
+def test_nobody_finishes_while_splits_are_left_that_nobody_else_asks_for() -> None:
+    """One has heard that there are no more before another one failed and gave its splits back."""
+    graph = source_with((1,), splits=3)
+    splits = enumerator(graph)
+    told, failed = graph.vertex_at("s", 1), graph.vertex_at("s", 2)
+    for received, vertex in enumerate((failed, failed, told)):
+        splits.next_split(vertex, received % 2)
+    assert splits.next_split(told, 0) is None
+    splits.give_back(failed.splits)
+    failed.splits = []
+    assert not splits.finish(failed, [])
+    assert splits.unread() == (0, 2)
+    assert splits.finish(told, [])
+    assert splits.finish(failed, [2, 0])
+    assert splits.unread() == ()
 
 
 def ask(world: SchedulerWorld, subtask: int) -> tuple[bool, int | None]:
