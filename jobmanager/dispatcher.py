@@ -72,6 +72,8 @@ class Dispatcher:
         self._store = services.store
         self._masters: dict[str, JobMaster] = {}
         self._parked: dict[str, ParkedJob] = {}
+        #: Held by who cancels or retries one of them: nobody else may meanwhile.
+        self._changing_parked = asyncio.Lock()
         #: Jobs that are over and still being cleaned up.
         self._ending: dict[str, JobMaster] = {}
         self._submitting: dict[str, asyncio.Lock] = {}
@@ -265,7 +267,7 @@ class Dispatcher:
                 for job_id in await self._store.jobs_to_clean_up():
                     if job_id not in self._masters and job_id not in self._ending:
                         await self._store.remove(job_id)
-            except OSError as error:
+            except (OSError, StorageError) as error:
                 _log.warning("clean-up fails, will retry", error=error)
                 pause_s = CLEAN_UP_RETRY_S
             await asyncio.sleep(pause_s)
@@ -349,9 +351,8 @@ class Dispatcher:
                 return state.value
             if master.committing and job_id in self._masters:
                 raise TooLateToCancel(job_id)
-        parked = self._parked.get(job_id)
-        if parked is not None:
-            return await self._cancel_parked(parked)
+        if job_id in self._parked:
+            return await self._to_its_end(self._cancel_parked(job_id))
         archived = await self.archived(job_id)
         raise JobEndedAlready(common_pb2.JobState.Name(archived.status.state))
 
@@ -365,7 +366,14 @@ class Dispatcher:
             self._services.resources.remove_job(job_id)
         return archived
 
-    async def _cancel_parked(self, parked: ParkedJob) -> common_pb2.JobState.ValueType:
+    async def _cancel_parked(self, job_id: str) -> common_pb2.JobState.ValueType:
+        async with self._changing_parked:
+            parked = self._parked.get(job_id)
+            if parked is not None:
+                return await self._end_parked(parked)
+        return await self.cancel(job_id)  # somebody else was first
+
+    async def _end_parked(self, parked: ParkedJob) -> common_pb2.JobState.ValueType:
         archived = await self._has_ended_parked(parked.job_id)
         if archived is not None:
             raise JobEndedAlready(common_pb2.JobState.Name(archived.status.state))
@@ -407,8 +415,11 @@ class Dispatcher:
         await self._to_its_end(self._retry(job_id))
 
     async def _retry(self, job_id: str) -> None:
-        parked = self._parked.get(job_id)
-        if parked is None:
+        async with self._changing_parked:
+            await self._take_up_again(job_id)
+
+    async def _take_up_again(self, job_id: str) -> None:
+        if job_id not in self._parked:
             raise JobNotFound(job_id)
         if await self._has_ended_parked(job_id) is not None:
             return
@@ -419,8 +430,7 @@ class Dispatcher:
             reason = job.reason if isinstance(job, BrokenJob) else "its files are gone"
             raise StorageError(self._store.events_directory(job_id), reason)
         workers = await self._store.read_workers()
-        if self._parked.pop(job_id, None) is None:
-            raise JobNotFound(job_id)  # it was cancelled, or taken up, meanwhile
+        del self._parked[job_id]
         # From here to its master there is no wait: who asked would hear that the job has ended.
         await self._recover(job, workers)
         if job_id not in self._masters:

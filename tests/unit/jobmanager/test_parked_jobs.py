@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdover.errors import JobNotFound, StorageError
+from holdover.runtime import FileStat
 from holdover.v1 import common_pb2
 from jobmanager.dispatcher import RECOVERY_ATTEMPTS_MAX, JobEndedAlready
 from jobmanager.leading import LeadershipLost
@@ -51,12 +52,12 @@ async def sources_are_durable(leader: Leader, job_id: str) -> bool:
     )
 
 
-def killed_while_recovering(lives: int) -> InstantTaskManager:
+def killed_while_recovering(lives: int, disk: SimulatedStorage | None = None) -> InstantTaskManager:
     """A job that some leaders have taken up, none of which got to a new event; and another job.
 
     The first leader has submitted both.
     """
-    taskmanager = InstantTaskManager(SimulatedStorage(), hangs=frozenset({"m"}))
+    taskmanager = InstantTaskManager(disk or SimulatedStorage(), hangs=frozenset({"m"}))
 
     async def first(leader: Leader) -> None:
         await leader.take_office()
@@ -200,6 +201,31 @@ def test_a_parked_job_can_be_cancelled_for_good() -> None:
 
     assert live(taskmanager, 9, cancels)
     assert live(taskmanager, 10, afterwards)
+
+
+@pytest.mark.parametrize("other", ["cancel", "retry"])
+def test_who_cancels_a_parked_job_that_somebody_else_is_about_to_hears_how_that_ended(
+    other: str,
+) -> None:
+    """One after the other: nothing is deleted of a job that is being taken up."""
+
+    class InTurns(SimulatedStorage):
+        async def stat(self, path: str) -> FileStat | None:
+            await asyncio.sleep(0)
+            return await super().stat(path)
+
+    taskmanager = killed_while_recovering(RECOVERY_ATTEMPTS_MAX, InTurns())
+
+    async def life(leader: Leader) -> None:
+        await leader.take_office()
+        both = (leader.dispatcher.cancel("job"), getattr(leader.dispatcher, other)("job"))
+        first, second = await asyncio.gather(*both, return_exceptions=True)
+        assert first == CANCELED
+        assert isinstance(second, JobEndedAlready | JobNotFound)
+        assert await state(leader, "job") == CANCELED
+        assert leader.dispatcher.master("job") is None
+
+    assert live(taskmanager, 9, life)
 
 
 @pytest.mark.parametrize("damaged", [False, True])
