@@ -410,9 +410,8 @@ class JobMaster:
         """After the end: nothing of the job is left but its output and its summary."""
         self._services.resources.remove_job(self.job_id)
         await self._stop()
-        await self._files.until_it_works(
-            "cleaning up", lambda: self._services.store.remove(self.job_id)
-        )
+        remove = functools.partial(self._services.store.remove, self.job_id)
+        await self._files.until_it_works("cleaning up", remove)
 
     def _on_fatal(self, name: str, exception: BaseException) -> None:
         if name == END and self._ending is not None:
@@ -425,9 +424,15 @@ class JobMaster:
     # Calls of TaskManagers
 
     async def register_worker(self, signal: sig.WorkerRegistered) -> list[act.RejectOffers]:
-        """A worker registered; the answer is what it must delete."""
+        """A worker registered; the answer is what it must delete, if what justifies that is
+        durable: a successor that does not know it may want what was rejected."""
         decision = await self.ask(signal)
-        return [a for a in decision.actions if isinstance(a, act.RejectOffers) and a.keys]
+        rejected = [a for a in decision.actions if isinstance(a, act.RejectOffers) and a.keys]
+        if self._events.all_durable:
+            return rejected
+        for rejection in rejected:
+            self._perform(act.ReleasePartitions(rejection.worker_id, rejection.keys))
+        return []
 
     def next_split(self, key: AttemptKey, received: int) -> tuple[bool, job_pb2.Split | None]:
         """See `Scheduler.next_split`."""
@@ -456,14 +461,9 @@ class JobMaster:
     def status(self, *, with_vertices: bool = True) -> jobmanager_pb2.JobStatus:
         """The job as a client sees it now."""
         status = job_status(self.job, self._scheduler, self._history, with_vertices=with_vertices)
-        status.recovery.CopyFrom(self._recovery_status())
+        status.recovery.CopyFrom(self._events.status.to_proto())
         status.recoveries = self._reports.count
         return status
-
-    def _recovery_status(self) -> jobmanager_pb2.RecoveryStatus:
-        if isinstance(self._events, JobEventWriter):
-            return self._events.status.to_proto()
-        return self._events.recovery_status()
 
     @property
     def scheduler(self) -> Scheduler:

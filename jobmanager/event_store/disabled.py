@@ -4,8 +4,22 @@ so (P18).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from holdover.v1.events_pb2 import JobEvent
 from holdover.v1.jobmanager_pb2 import RECOVERY_MODE_DISABLED, RecoveryStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DisabledStatus:
+    """What stands for `EventStoreStatus`."""
+
+    def to_proto(self) -> RecoveryStatus:
+        """The status as clients see it."""
+        return RecoveryStatus(
+            mode=RECOVERY_MODE_DISABLED,
+            reason="execution.batch.job-recovery.enabled is false for this job",
+        )
 
 
 class DisabledJobEventWriter:
@@ -13,6 +27,16 @@ class DisabledJobEventWriter:
 
     def __init__(self) -> None:
         self._appended = 0
+
+    @property
+    def all_durable(self) -> bool:
+        """Nothing is ever missing."""
+        return True
+
+    @property
+    def status(self) -> DisabledStatus:
+        """The job's recovery is switched off."""
+        return DisabledStatus()
 
     def append(self, event: JobEvent) -> int:
         """Count the event."""
@@ -34,10 +58,3 @@ class DisabledJobEventWriter:
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """There is nothing to close."""
-
-    def recovery_status(self) -> RecoveryStatus:
-        """DISABLED."""
-        return RecoveryStatus(
-            mode=RECOVERY_MODE_DISABLED,
-            reason="execution.batch.job-recovery.enabled is false for this job",
-        )

@@ -164,6 +164,11 @@ class JobEventWriter:
             failures=self._failures_total,
         )
 
+    @property
+    def all_durable(self) -> bool:
+        """Whether everything appended so far survives a power loss."""
+        return self._sequence <= self._durable_sequence
+
     def append(self, event: JobEvent) -> int:
         """Buffer an event and return its sequence. Never waits and never touches the disk.
 
@@ -209,7 +214,7 @@ class JobEventWriter:
         Raises `EventStoreDegraded` when that takes longer than `timeout_s` (default: the
         settings'); the writer goes on trying. Raises `EventStoreFenced` when it never will.
         """
-        if self._sequence <= self._durable_sequence:
+        if self.all_durable:
             return
         if self._fenced is not None:
             raise self._fenced

@@ -7,6 +7,7 @@ import errno
 
 import pytest
 
+from holdover.ids import AttemptKey
 from holdover.v1 import archive_pb2, common_pb2, jobmanager_pb2
 from jobmanager import job_master
 from jobmanager.job_store import JobStore
@@ -49,6 +50,37 @@ def test_nothing_is_published_while_the_intent_is_not_durable() -> None:
         assert "error" in (await leader.dispatcher.status("job")).recovery.reason.lower()
         await leader.until_cleaned_up("job")
         assert len(await visible(disk)) == 9
+
+    assert live(taskmanager, 1, life)
+
+
+def test_what_is_rejected_is_deleted_only_when_what_justifies_that_is_durable() -> None:
+    """P06, P44: a successor that knows only the log may want what this leader does not."""
+    key = AttemptKey("job", "s", 0, 0, 7)
+    taskmanager = InstantTaskManager(SimulatedStorage(), hangs=frozenset({"m"}))
+    disk = taskmanager.disk
+
+    async def life(leader: Leader) -> None:
+        disk.faults.fail("sync", errno.EIO, f"{ROOT}/jobs/job/events/*", times=None)
+        await submitted(leader, "job")
+
+        async def degraded() -> bool:
+            status = await leader.dispatcher.status("job")
+            return status.subtasks_finished == 2 and status.recovery.mode == DEGRADED
+
+        await leader.until(degraded, "the sources have ended, and the log is degraded")
+        taskmanager.held[key] = common_pb2.FinishedExecution(attempt=key.to_proto())
+        await leader.resources.offer_all()
+        assert key in taskmanager.held
+        disk.faults.heal()
+
+        async def deleted() -> bool:
+            return key not in taskmanager.held
+
+        await leader.until(deleted, "the log is durable again")
+        taskmanager.held[key] = common_pb2.FinishedExecution(attempt=key.to_proto())
+        await leader.resources.offer_all()
+        assert key not in taskmanager.held
 
     assert live(taskmanager, 1, life)
 
