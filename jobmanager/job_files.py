@@ -44,6 +44,7 @@ class JobFiles:
         """`leading` is asked before anything is deleted that a successor could have written."""
         self._leading = leading
         self._disk = disk
+        self._store = store
         self._graph = graph
         self._split_bytes_max = split_bytes_max
         self._output_directories = [path for path, _ in sink_commit.sinks_of(graph)]
@@ -138,9 +139,10 @@ class JobFiles:
             return sig.CommitFailed(str(error))
         return sig.CommitFinished()
 
-    async def withdraw_output(self) -> None:
+    async def begin_anew(self, leader_epoch: int) -> None:
         """The job starts from its beginning: what was published of it is no output. Raises
         OSError."""
+        await self._store.mark_begun_anew(self._graph.job_id, leader_epoch)
         sinks = sink_commit.sinks_of(self._graph)
         await sink_commit.withdraw(self._disk, sinks, self._leading)
 

@@ -31,9 +31,9 @@ from jobmanager.job_files import RETRY_DELAY_S_MAX, JobFiles
 from jobmanager.job_options import event_writer_settings, restart_strategy, scheduler_options
 from jobmanager.job_recovery import begin_unrecorded, recover_job
 from jobmanager.job_status import JobHistory, internal_failure, job_status, result_files
-from jobmanager.job_store import JobStore, StoredJob, newest_reports
+from jobmanager.job_store import JobStore, StoredJob
 from jobmanager.leading import Leading
-from jobmanager.recovery import RecoveryObserver
+from jobmanager.recovery import RecoveryObserver, newest_reports
 from jobmanager.recovery_reports import RecoveryReports
 from jobmanager.resource_manager import ResourceManager
 from jobmanager.scheduler import actions as act
@@ -135,7 +135,7 @@ class JobMaster:
         self._scheduler = self._new_scheduler(recovered.graph)
         self._history.replayed(recovered.history)
         if not recovered.last_sequence:
-            await self._files.withdraw_output()
+            await self._files.begin_anew(services.epoch)
         self._files.expect_staging()
         self._recovery_counted = True
         loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@
     <root>/jobs/<job id>/recovery-attempts   leaders in a row that have begun its recovery
     <root>/jobs/<job id>/events/             its event log
     <root>/jobs/<job id>/events-recorded     says that the log is not empty
+    <root>/jobs/<job id>/begun-anew          the last leader that has begun it from its beginning
     <root>/jobs/<job id>/recovery-reports.pb what its failovers have cost
     <root>/archive/<job id>.pb               its end marker and summary, durable before clean-up
     <root>/workers.pb                        the TaskManagers that were registered, a hint
@@ -37,17 +38,14 @@ from holdover.v1.jobmanager_pb2 import JobStatus, RecoveryReport
 from jobmanager.checked_file import StoredFileDamaged, publish_checked, read_checked
 from jobmanager.event_store.segments import list_segments
 from jobmanager.leading import LeadershipLost
+from jobmanager.recovery import REPORTS_BYTES_MAX, newest_reports
 
 MessageT = TypeVar("MessageT", bound=Message)
 
-RECOVERY_REPORTS_MAX: Final = 100
 GRAPH_BYTES_MAX: Final = 512 * 1024 * 1024
 _ARCHIVE_BYTES_MAX: Final = 64 * 1024 * 1024
-_REPORTS_BYTES_MAX: Final = 16 * 1024 * 1024
-_REPORTS_OVERHEAD_BYTES: Final = 64
-_REPORT_FRAMING_BYTES: Final = 8
 _WORKERS_BYTES_MAX: Final = 16 * 1024 * 1024
-_COUNTER_BYTES_MAX: Final = 16
+_NUMBER_BYTES_MAX: Final = 16
 #: Jobs that are read at a time: an object store answers each question late, and many at once.
 _LOADS_MAX: Final = 16
 
@@ -101,17 +99,6 @@ class BrokenJob:
 def graph_digest(graph: JobGraph) -> str:
     """SHA-256 of the graph, hexadecimal: equal for the same job submitted twice."""
     return hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()
-
-
-def newest_reports(reports: Sequence[RecoveryReport]) -> Sequence[RecoveryReport]:
-    """As many of the last reports as are kept: at most 100, and at most 16 MB."""
-    kept, room_bytes = 0, _REPORTS_BYTES_MAX - _REPORTS_OVERHEAD_BYTES
-    for report in reversed(reports[-RECOVERY_REPORTS_MAX:]):
-        room_bytes -= report.ByteSize() + _REPORT_FRAMING_BYTES
-        if room_bytes < 0:
-            break
-        kept += 1
-    return reports[len(reports) - kept :]
 
 
 class JobStore:
@@ -254,7 +241,7 @@ class JobStore:
 
     async def raise_recovery_attempts(self, job_id: str) -> int:
         """Count one more recovery, durably, before it begins; return the number, from 1."""
-        attempts = await self._recovery_attempts(job_id) + 1
+        attempts = await self._read_number(self._counter_path(job_id)) + 1
         await publish_checked(self._disk, self._counter_path(job_id), str(attempts).encode())
         return attempts
 
@@ -271,6 +258,11 @@ class JobStore:
     async def has_recorded_events(self, job_id: str) -> bool:
         """Whether the job has had events, be they there or gone (case P09)."""
         return await self._disk.stat(self._mark_path(job_id)) is not None
+
+    async def mark_begun_anew(self, job_id: str, leader_epoch: int) -> None:
+        """Say durably, before anything is undone for it, that a leader begins the job from its
+        beginning: a leader before, frozen over recording its end, records none by that."""
+        await publish_checked(self._disk, self._anew_path(job_id), str(leader_epoch).encode())
 
     async def mark_cancelled(self, job_id: str) -> None:
         """Say durably that a client has cancelled a job which has no event log (case P47)."""
@@ -292,7 +284,7 @@ class JobStore:
     async def read_recovery_reports(self, job_id: str) -> list[RecoveryReport]:
         """The reports that leaders before have kept, oldest first. Raises `StorageError`."""
         path = self._reports_path(job_id)
-        stored = await self._read(path, StoredRecoveryReports(), _REPORTS_BYTES_MAX)
+        stored = await self._read(path, StoredRecoveryReports(), REPORTS_BYTES_MAX)
         return [] if stored is None else list(stored.reports)
 
     # Ended jobs
@@ -323,13 +315,23 @@ class JobStore:
                 del archived[old.job_id]
 
     async def read_archive(self, job_id: str) -> ArchivedJob | None:
-        """The summary of an ended job; None when there is none. Raises `StorageError`."""
+        """The summary of an ended job; None when there is none, or one of a leader after which
+        another has begun the job anew. Raises `StorageError`."""
         path = self._archive_path(ids.job_id(job_id))
-        return await self._read(path, ArchivedJob(), _ARCHIVE_BYTES_MAX)
+        archived = await self._read(path, ArchivedJob(), _ARCHIVE_BYTES_MAX)
+        if archived is None or archived.leader_epoch < await self._read_number(
+            self._anew_path(job_id)
+        ):
+            return None
+        return archived
 
     async def has_ended(self, job_id: str) -> bool:
-        """Whether a leader has recorded that the job is over."""
-        return await self._disk.stat(self._archive_path(job_id)) is not None
+        """Whether a leader has recorded that the job is over. Raises `StorageError`."""
+        if await self._disk.stat(self._archive_path(job_id)) is None:
+            return False
+        if await self._disk.stat(self._anew_path(job_id)) is None:
+            return True
+        return await self.read_archive(job_id) is not None
 
     async def list_archives(self) -> list[JobStatus]:
         """Ended jobs, newest end first, without their vertices. Unreadable ones are left out."""
@@ -365,6 +367,9 @@ class JobStore:
 
     def _counter_path(self, job_id: str) -> str:
         return f"{self._job_directory(job_id)}/recovery-attempts"
+
+    def _anew_path(self, job_id: str) -> str:
+        return f"{self._job_directory(job_id)}/begun-anew"
 
     def _mark_path(self, job_id: str) -> str:
         return f"{self._job_directory(job_id)}/events-recorded"
@@ -409,7 +414,7 @@ class JobStore:
             stored.graph,
             stored.graph_digest,
             stored.submitted_wall_ms,
-            await self._recovery_attempts(job_id),
+            await self._read_number(self._counter_path(job_id)),
         )
 
     async def _refuse_events_without_graph(self, job_id: str) -> None:
@@ -434,9 +439,9 @@ class JobStore:
         except (OSError, StorageError) as error:  # the next leader finds none, or one it may run
             _log.warning("a refused submission left files", job=job_id, reason=str(error))
 
-    async def _recovery_attempts(self, job_id: str) -> int:
-        path = self._counter_path(job_id)
-        payload = await read_checked(self._disk, path, _COUNTER_BYTES_MAX)
+    async def _read_number(self, path: str) -> int:
+        """What a file holds of one number; 0 when there is none."""
+        payload = await read_checked(self._disk, path, _NUMBER_BYTES_MAX)
         if payload is None:
             return 0
         try:

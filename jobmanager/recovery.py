@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from holdover.runtime import Clock, Disk
 from holdover.v1 import events_pb2, job_pb2, jobmanager_pb2
@@ -11,6 +12,11 @@ from jobmanager.event_store import LogFindings, replay, settled
 from jobmanager.scheduler.execution_graph import ExecutionGraph
 from jobmanager.scheduler.reconciliation import Reconciliation
 from jobmanager.scheduler.scheduler import Scheduler
+
+RECOVERY_REPORTS_MAX: Final = 100
+REPORTS_BYTES_MAX: Final = 16 * 1024 * 1024
+_REPORTS_OVERHEAD_BYTES: Final = 64
+_REPORT_FRAMING_BYTES: Final = 8
 
 
 @dataclass(slots=True)
@@ -186,3 +192,16 @@ class RecoveryObserver:
 
     def _add_phase(self, name: str, duration_s: float) -> None:
         self.report.phases.add(name=name, duration_ms=round(duration_s * 1000))
+
+
+def newest_reports(
+    reports: Sequence[jobmanager_pb2.RecoveryReport],
+) -> Sequence[jobmanager_pb2.RecoveryReport]:
+    """As many of the last reports as are kept: at most 100, and at most 16 MB."""
+    kept, room_bytes = 0, REPORTS_BYTES_MAX - _REPORTS_OVERHEAD_BYTES
+    for report in reversed(reports[-RECOVERY_REPORTS_MAX:]):
+        room_bytes -= report.ByteSize() + _REPORT_FRAMING_BYTES
+        if room_bytes < 0:
+            break
+        kept += 1
+    return reports[len(reports) - kept :]

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from holdover.errors import StorageError
 from holdover.runtime.log import Log
 from holdover.v1 import jobmanager_pb2
-from jobmanager.job_store import RECOVERY_REPORTS_MAX, JobStore
-from jobmanager.recovery import RecoveryObserver
+from jobmanager.job_store import JobStore
+from jobmanager.recovery import RECOVERY_REPORTS_MAX, RecoveryObserver
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.scheduler import Scheduler
 from jobmanager.scheduler.states import JobState

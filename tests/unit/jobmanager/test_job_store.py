@@ -303,6 +303,27 @@ async def test_a_leader_that_is_over_does_not_record_an_end_over_that_of_its_suc
     assert await store.read_archive("job-1") == ended(epoch=2)
 
 
+async def test_who_was_frozen_over_an_end_records_none_of_a_job_that_another_began_anew() -> None:
+    """A job without log: all that was done for its end is undone by then, and it runs again."""
+    disk = SimulatedStorage()
+    frozen, store = await opened(disk), await opened(disk)
+    await stored(store, graph())
+    await store.mark_begun_anew("job-1", 5)
+    await frozen.archive(ended(epoch=4))
+    lose_power(disk)
+    store = await opened(disk)
+    assert await store.read_archive("job-1") is None
+    assert not await store.has_ended("job-1")
+    assert await store.list_archives() == []
+    (job,) = await store.load_all()
+    assert isinstance(job, StoredJob)
+    await store.archive(ended(epoch=5))
+    for _ in range(2):
+        assert await store.has_ended("job-1")
+        assert await store.read_archive("job-1") == ended(epoch=5)
+        await store.remove("job-1")
+
+
 class Overtaken(SimulatedStorage):
     """Somebody does something else before a file is published as new; it may fail, too."""
 

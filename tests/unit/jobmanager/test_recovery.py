@@ -11,8 +11,8 @@ import pytest
 from holdover.v1 import events_pb2, jobmanager_pb2
 from jobmanager.checked_file import StoredFileDamaged
 from jobmanager.event_store.findings import FindingKind, LogFinding, LogFindings
-from jobmanager.job_store import RECOVERY_REPORTS_MAX, JobStore
-from jobmanager.recovery import RecoveryObserver
+from jobmanager.job_store import JobStore
+from jobmanager.recovery import RECOVERY_REPORTS_MAX, RecoveryObserver
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.reconciliation import WAIT_TIMER
 from simulator.world.storage import SimulatedStorage
