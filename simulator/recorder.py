@@ -212,6 +212,7 @@ class RunRecorder:
                 epoch.reconciling = [
                     (job, from_s, last_s if until_s is None else min(until_s, last_s))
                     for job, from_s, until_s in epoch.reconciling
+                    if from_s <= last_s  # what it did when it woke was nobody's wait any more
                 ]
 
     def _end_unseen_attempts(self) -> None:

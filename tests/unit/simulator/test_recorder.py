@@ -64,6 +64,17 @@ def test_death_of_the_leader_ends_its_wait(recorder: RunRecorder) -> None:
     assert recorder.finish(10.0).epochs[0].reconciling == [("job", 1.0, 2.0)]
 
 
+def test_a_leader_that_was_frozen_did_not_wait_when_it_woke_after_its_successor(
+    recorder: RunRecorder,
+) -> None:
+    lead(recorder, 1, 0.0, 0.0)
+    recorder.fault(1.0, "pause", ["jm-1"])
+    lead(recorder, 2, 5.0, 5.0)
+    state = {"job": "job", "epoch": 1, "state": "RECONCILING"}
+    recorder.log_line(7.0, "jm-1", "job state", state)
+    assert recorder.finish(10.0).epochs[0].reconciling == []
+
+
 def test_connections_and_lives_of_a_worker(recorder: RunRecorder) -> None:
     recorder.worker_started(0.0, "tm-0", rack="r1", slots=4)
     recorder.log_line(1.0, "tm-0", "registered", {"leader_epoch": "1"})
