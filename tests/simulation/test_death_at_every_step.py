@@ -183,16 +183,20 @@ def test_leaders_die_any_number_of_times() -> None:
     judge(scenario, tried)
 
 
-def test_a_leader_freezes_after_any_step_and_goes_on_beside_its_successor() -> None:
+@pytest.mark.parametrize("for_s", [1.0, 2.0])
+@pytest.mark.parametrize("options", [{}, WITHOUT_RECOVERY], ids=["recovery", "no-recovery"])
+def test_a_leader_freezes_after_any_step_and_goes_on_beside_its_successor(
+    options: dict[str, str], for_s: float
+) -> None:
     """Publishing the output included: an operation of its disk that it had begun is carried out
     when it wakes, when its successor may have finished; no file can tell the one from the other.
     """
-    scenario = small_job(leader="service", lease_ttl=0.5, jobmanagers=2)
+    scenario = small_job(options=options, leader="service", lease_ttl=0.5, jobmanagers=2)
     seen = {name: run_with(scenario, [], watched=name).of_life(0) for name in ("jm-1", "jm-2")}
     leader = max(seen, key=lambda name: len(seen[name]))
     steps = seen[leader]
     last = len(steps) * 4 // 5
-    freezes = fault("pause", f"jobmanager:{leader[-1]}", **{"for": 2.0})
+    freezes = fault("pause", f"jobmanager:{leader[-1]}", **{"for": for_s})
     tried = [*some(steps[:last], 24), *some(steps[last:], 12)]
     judge(scenario, singly(tried, freezes), watched=leader)
 
