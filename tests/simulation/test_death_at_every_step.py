@@ -201,6 +201,29 @@ def test_a_leader_freezes_after_any_step_and_goes_on_beside_its_successor(
     judge(scenario, singly(tried, freezes), watched=leader)
 
 
+@pytest.mark.parametrize("for_s", [1.0, 2.0])
+@pytest.mark.parametrize("options", [{}, WITHOUT_RECOVERY], ids=["recovery", "no-recovery"])
+def test_a_leader_freezes_and_its_successor_dies_after_any_step(
+    options: dict[str, str], for_s: float
+) -> None:
+    """The one freezes in each phase of the job, and wakes while the other is dead, or comes back."""
+    cluster: dict[str, Any] = {"leader": "service", "lease_ttl": 0.5, "jobmanagers": 2}
+    calm = small_job((), options, **cluster)
+    seen = {name: run_with(calm, [], watched=name).of_life(0) for name in ("jm-1", "jm-2")}
+    leader, successor = sorted(seen, key=lambda name: len(seen[name]), reverse=True)
+    judged = 0
+    for first in some(seen[leader], 6):
+        when = {"at": f"{first.at_s} s", "for": f"{for_s} s"}
+        freezes = {"kind": "pause", "victims": f"jobmanager:{leader[-1]}", **when}
+        scenario = small_job([freezes], options, **cluster)
+        steps = run_with(scenario, [], watched=successor).of_life(0)
+        dies = fault("crash", f"jobmanager:{successor[-1]}", restart_after=0.2)
+        if after := [step for step in steps if step.at_s > first.at_s]:
+            judged += 1
+            judge(scenario, singly(some(after, 8), dies), watched=successor)
+    assert judged > 3, "in most phases the other one takes over"
+
+
 # ------------------------------------------------------------------ workers
 
 
