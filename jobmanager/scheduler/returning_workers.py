@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from holdover.ids import AttemptKey
-from holdover.v1 import common_pb2, events_pb2, job_pb2
+from holdover.v1 import common_pb2, events_pb2
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.core import SchedulerCore
@@ -255,8 +255,8 @@ class ReturningWorkers:
             return False
         if key.attempt <= vertex.attempt or key.epoch >= core.epoch:
             return False
-        if owner.determinism == job_pb2.DETERMINISM_INDETERMINATE:
-            return False  # who has read the attempt that is gone would have to follow
+        if self._is_followed(vertex):
+            return False  # they have read the attempt that is gone, and would have to follow
         if not owner.splits_recorded or list(execution.splits) != list(vertex.splits):
             return False
         if len(execution.partitions) != len(owner.vertex.outputs):
@@ -273,6 +273,16 @@ class ReturningWorkers:
         recovery.counts[key.vertex_id].adopted += 1
         core.finish(vertex, execution, worker_id, adopted=True)
         return True
+
+    def _is_followed(self, vertex: ExecutionVertex) -> bool:
+        """Whether somebody has finished with what another attempt may give otherwise."""
+        for edge in self._graph.vertices[vertex.vertex_id].out_edges:
+            target = self._graph.vertices[edge.target]
+            if not edge.rows_differ or not target.finished_count:
+                continue
+            if not edge.forward or target.subtasks[vertex.subtask].finished is not None:
+                return True
+        return False
 
     def _note_what_is_gone(
         self, signal: sig.WorkerRegistered, offers: Iterable[Offer]

@@ -206,7 +206,7 @@ def test_a_leader_freezes_after_any_step_and_goes_on_beside_its_successor(
 def test_a_leader_freezes_and_its_successor_dies_after_any_step(
     options: dict[str, str], for_s: float
 ) -> None:
-    """The one freezes in each phase of the job, and wakes while the other is dead, or comes back."""
+    """The one freezes in each phase of the job, and wakes while the other is dead, or is back."""
     cluster: dict[str, Any] = {"leader": "service", "lease_ttl": 0.5, "jobmanagers": 2}
     calm = small_job((), options, **cluster)
     seen = {name: run_with(calm, [], watched=name).of_life(0) for name in ("jm-1", "jm-2")}

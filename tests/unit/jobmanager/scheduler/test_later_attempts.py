@@ -10,7 +10,7 @@ import pytest
 from holdover.ids import AttemptKey
 from holdover.v1 import common_pb2
 from tests.doubles.scheduler_world import SchedulerWorld, Worker
-from tests.unit.jobmanager.scheduler.job_graphs import chain
+from tests.unit.jobmanager.scheduler.job_graphs import chain, dealt_out
 from tests.unit.jobmanager.scheduler.scenes import (
     finish,
     holder_of,
@@ -19,6 +19,17 @@ from tests.unit.jobmanager.scheduler.scenes import (
     register,
     starts_of,
 )
+
+
+def copied_as_second(holder: Worker, key: AttemptKey, other: Worker) -> AttemptKey:
+    """A second attempt gives the same rows as the first."""
+    second = key._replace(attempt=1)
+    execution = common_pb2.FinishedExecution()
+    execution.CopyFrom(holder.stored[key])
+    execution.attempt.CopyFrom(second.to_proto())
+    other.stored[second] = execution
+    other.rows[second, 0] = holder.rows[key, 0]
+    return second
 
 
 def run_again_unheard(
@@ -32,15 +43,9 @@ def run_again_unheard(
     finish(world, "s")
     holder, key = holder_of(world, "s", 0)
     other = next(w for w in world.workers.values() if where(w, holder))
-    second = key._replace(attempt=1)
-    execution = common_pb2.FinishedExecution()
-    execution.CopyFrom(holder.stored[key])
-    execution.attempt.CopyFrom(second.to_proto())
-    rows = holder.rows[key, 0]
+    second = copied_as_second(holder, key, other)
     if read:
         finish(world, "m")
-    other.stored[second] = execution
-    other.rows[second, 0] = rows
     world.durable = len(world.log)
     return holder, key, other, second
 
@@ -95,6 +100,33 @@ def test_a_later_attempt_counts_though_all_that_reads_it_has_finished() -> None:
     assert starts_of(world, before).count(("s", 0)) == 0
     assert starts_of(world, before).count(("m", 0)) == 1
     assert world.output() == list(range(8))
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_later_attempt_takes_no_place_where_readers_of_the_first_would_have_to_follow(
+    read: bool,
+) -> None:
+    """Its rows are dealt out by their position, and may stand in another order; where nobody has
+    finished with them yet, that makes no difference."""
+    world = SchedulerWorld(dealt_out(2), workers=3, slots=1)
+    world.lead()
+    register(world)
+    finish(world, "s")
+    finish(world, "m")
+    holder, key = holder_of(world, "m", 0)
+    other = next(w for w in world.workers.values() if w is not holder)
+    second = copied_as_second(holder, key, other)
+    other.rows[second, 0] = [part[::-1] for part in reversed(other.rows[second, 0])]
+    if read:
+        finish(world, "k", [0])
+    world.durable = len(world.log)
+    next_leader(world)
+    holder.delete(key)
+    register(world)
+    assert (second in other.stored) is not read
+    world.run_to_end()
+    assert world.output() == list(range(8))
+    assert recovery_of(world).counts["m"].adopted == (not read)
 
 
 def test_a_worker_that_lost_its_first_attempt_brings_the_second_itself() -> None:
