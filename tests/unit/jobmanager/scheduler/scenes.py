@@ -161,6 +161,17 @@ def holder_of(world: SchedulerWorld, vertex_id: str, subtask: int) -> tuple[Work
     return world.workers[vertex.stored_at], vertex.key("job")
 
 
+def copied_as_second(holder: Worker, key: AttemptKey, other: Worker) -> AttemptKey:
+    """A second attempt gives the same rows as the first."""
+    second = key._replace(attempt=1)
+    execution = common_pb2.FinishedExecution()
+    execution.CopyFrom(holder.stored[key])
+    execution.attempt.CopyFrom(second.to_proto())
+    other.stored[second] = execution
+    other.rows[second, 0] = holder.rows[key, 0]
+    return second
+
+
 def lose_output(world: SchedulerWorld, vertex_id: str, subtasks: Subtasks | None = None) -> None:
     """Files vanish at the workers that hold them; nobody knows yet."""
     world.workers_may_lose = True

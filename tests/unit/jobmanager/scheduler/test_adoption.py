@@ -18,6 +18,7 @@ from jobmanager.scheduler.states import ExecutionState
 from tests.doubles.scheduler_world import OPTIONS, SchedulerWorld
 from tests.unit.jobmanager.scheduler.job_graphs import chain, dealt_out
 from tests.unit.jobmanager.scheduler.scenes import (
+    copied_as_second,
     finish,
     finished,
     fire,
@@ -111,12 +112,7 @@ def test_two_attempts_of_one_subtask_are_never_both_adopted() -> None:
     finish(world, "s")
     holder, key = holder_of(world, "s", 0)
     other = next(w for w in world.workers.values() if w is not holder)
-    second = key._replace(attempt=1)
-    execution = common_pb2.FinishedExecution()
-    execution.CopyFrom(holder.stored[key])
-    execution.attempt.CopyFrom(second.to_proto())
-    other.stored[second] = execution
-    other.rows[second, 0] = holder.rows[key, 0]
+    second = copied_as_second(holder, key, other)
     lost_tail(world, 100)
     register(world, other.worker_id, holder.worker_id)
     register(world)

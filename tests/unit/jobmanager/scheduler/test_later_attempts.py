@@ -8,10 +8,10 @@ from operator import is_, is_not
 import pytest
 
 from holdover.ids import AttemptKey
-from holdover.v1 import common_pb2
 from tests.doubles.scheduler_world import SchedulerWorld, Worker
 from tests.unit.jobmanager.scheduler.job_graphs import chain, dealt_out
 from tests.unit.jobmanager.scheduler.scenes import (
+    copied_as_second,
     finish,
     holder_of,
     next_leader,
@@ -19,17 +19,6 @@ from tests.unit.jobmanager.scheduler.scenes import (
     register,
     starts_of,
 )
-
-
-def copied_as_second(holder: Worker, key: AttemptKey, other: Worker) -> AttemptKey:
-    """A second attempt gives the same rows as the first."""
-    second = key._replace(attempt=1)
-    execution = common_pb2.FinishedExecution()
-    execution.CopyFrom(holder.stored[key])
-    execution.attempt.CopyFrom(second.to_proto())
-    other.stored[second] = execution
-    other.rows[second, 0] = holder.rows[key, 0]
-    return second
 
 
 def run_again_unheard(
