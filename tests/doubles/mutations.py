@@ -309,7 +309,7 @@ MUTATIONS = (
     Mutation(
         "what has been read is deleted, whoever is awaited with what was made of it",
         NoNeedlessRerun,
-        6,
+        30,
         one(SchedulerCore, "release_certain", _release_whoever_is_awaited),
         scenario="../track_record/inputs-of-what-is-missing",
     ),
