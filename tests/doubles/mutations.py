@@ -56,6 +56,7 @@ from taskmanager.job_graphs import JobGraphs
 from taskmanager.report_queue import ReportQueue
 from taskmanager.working_directory import WorkingDirectory
 from tests.doubles.mutation import Mutation, Patches, one
+from tests.doubles.rare_mutations import RARE_MUTATIONS
 from tests.doubles.shuffle_mutations import SHUFFLE_MUTATIONS
 
 # ---------------------------------------------------------------------- output
@@ -407,4 +408,5 @@ MUTATIONS = (
         one(Deletions, "run", _delete_once),
     ),
     *SHUFFLE_MUTATIONS,
+    *RARE_MUTATIONS,
 )
