@@ -261,9 +261,12 @@ class SchedulerCore:
             self._deployments.forget(owner)
         self.reschedule()
 
-    def has_read(self, vertex: ExecutionVertex, execution: common_pb2.FinishedExecution) -> bool:
-        """Whether what a finished attempt of a source has read may count as what its subtask has
-        read: see `SplitEnumerator.finish`. True of what is no source."""
+    def settle_splits(
+        self, vertex: ExecutionVertex, execution: common_pb2.FinishedExecution
+    ) -> bool:
+        """An attempt has finished, and is about to count: the splits that it has read are its
+        subtask's from now on. False if it must not: see `SplitEnumerator.finish`. True of what is
+        no source."""
         enumerator = self.enumerators.get(vertex.vertex_id)
         return enumerator is None or enumerator.finish(vertex, execution.splits)
 

@@ -136,7 +136,7 @@ class RestartedWorkers:
         if owner.source is not None:
             if vertex.pinned_splits is None and vertex.state in ACTIVE_EXECUTION_STATES:
                 return False  # another attempt is reading for it
-            if not core.has_read(vertex, execution):
+            if not core.settle_splits(vertex, execution):
                 return False
         if vertex.slot is not None:
             core.act(act.Cancel(vertex.slot.worker_id, vertex.key(self._graph.job_id)))

@@ -185,7 +185,7 @@ class ReturningWorkers:
                 self._core.reconciliation.found(vertex)
             return True
         if self._core.is_current(vertex, key):
-            if not self._core.has_read(vertex, execution):
+            if not self._core.settle_splits(vertex, execution):
                 self._core.abandon(vertex)
                 return False
             self._core.finish(vertex, execution, worker_id)
@@ -231,7 +231,7 @@ class ReturningWorkers:
             return False  # nobody knows any more which splits these are
         if not core.input_digests.match(vertex, execution):
             return False  # it has read what does not count any more
-        if not core.has_read(vertex, execution):
+        if not core.settle_splits(vertex, execution):
             return False
         recovery.counts[key.vertex_id].adopted += 1
         core.finish(vertex, execution, worker_id, adopted=True)

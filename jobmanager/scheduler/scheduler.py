@@ -155,7 +155,7 @@ class Scheduler:
                 self.core.release_unwanted(signal.worker_id, signal.key)
             self._try_again(vertex)
         elif signal.state == ExecutionState.FINISHED and signal.finished is not None:
-            if self.core.has_read(vertex, signal.finished):
+            if self.core.settle_splits(vertex, signal.finished):
                 # Where it ran, and where its output is, are two things (P39).
                 stored_at = self.core.shuffle.target_of(vertex.id) or signal.worker_id
                 self.core.finish(vertex, signal.finished, stored_at)
