@@ -81,6 +81,7 @@ def fault(kind: str, victims: str, **fields: Any) -> kinds.FaultModel:
         "power-loss": kinds.PowerLoss,
         "pause": kinds.Pause,
         "lose-partitions": kinds.LosePartitions,
+        "drain": kinds.Drain,
     }
     return models[kind].model_validate({"victims": victims, "at": 0.0, **fields})
 
@@ -257,6 +258,57 @@ def test_something_happens_to_a_worker_at_any_step_of_a_recovery(
     steps = run_with(scenario, [death]).of_life(1)
     second = fault(kind, "taskmanager:1", **fields)
     judge(scenario, [[death, Strike(1, s.number, second)] for s in some(steps, 10)])
+
+
+# ------------------------------------------------------------------ shuffle services
+
+
+def job_with_services(faults: Sequence[dict[str, Any]] = ()) -> Scenario:
+    """The same job; what it passes on goes to two shuffle services."""
+    services = {
+        "shuffle_services": 2,
+        "shuffle_service_start": 0.1,
+        "shuffle_service_restart": 0.3,
+    }
+    return small_job(faults, {"shuffle.mode": "external"}, **services)
+
+
+@pytest.mark.parametrize("kind", ["crash", "power-loss", "stop"])
+def test_a_leader_ends_after_any_step_while_output_goes_to_shuffle_services(kind: str) -> None:
+    scenario = job_with_services()
+    steps = run_with(scenario, []).of_life(0)
+    judge(scenario, singly(some(steps, 10), fault(kind, "jobmanager:1", restart_after=0.2)))
+
+
+@pytest.mark.parametrize("watched", ["jm-1", "ss-1", "tm-1"])
+@pytest.mark.parametrize("back_s", [0.01, 3.0])
+def test_a_shuffle_service_dies_after_any_step_of_any_process(watched: str, back_s: float) -> None:
+    """It is back at once, or after what it held has been made again."""
+    scenario = job_with_services()
+    steps = run_with(scenario, [], watched=watched).of_life(0)
+    dies = fault("crash", "shuffle:1", restart_after=back_s)
+    judge(scenario, singly(some(steps, 8), dies), watched=watched)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("crash", {"restart_after": 0.3}),
+        ("power-loss", {"restart_after": 0.3}),
+        ("pause", {"for": 1.0}),
+        ("drain", {}),
+    ],
+)
+def test_something_happens_to_a_shuffle_service_at_any_step_of_a_recovery(
+    kind: str, fields: dict[str, Any]
+) -> None:
+    """The leader has died when half of the work was done, and is back."""
+    scenario = job_with_services()
+    first = run_with(scenario, []).of_life(0)
+    death = Strike(0, first[len(first) * 2 // 3].number, LEADER_DIES)
+    steps = run_with(scenario, [death]).of_life(1)
+    second = fault(kind, "shuffle:1", **fields)
+    judge(scenario, [[death, Strike(1, s.number, second)] for s in some(steps, 8)])
 
 
 # ------------------------------------------------------------------ while a job ends
