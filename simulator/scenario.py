@@ -146,6 +146,8 @@ class StageSpec(Model):
     splits: bool = False
     #: Of each attempt.
     failure_probability: Fraction = 0.0
+    #: Another attempt may write the same rows in another order.
+    unordered: bool = False
     #: Another attempt may write other rows.
     indeterminate: bool = False
 
@@ -234,6 +236,11 @@ def _check_stage(stage: StageSpec, earlier: dict[str, StageSpec]) -> None:
             )
     if not stage.inputs and stage.parallelism is None:
         raise ValueError(f"has a stage {stage.name!r} without inputs: say its `parallelism`")
+    if stage.unordered and stage.indeterminate:
+        raise ValueError(
+            f"has a stage {stage.name!r} that is `unordered` and `indeterminate`: say the latter"
+            " alone, whose rows come in any order, too"
+        )
     if stage.inputs and stage.splits:
         raise ValueError(
             f"has a stage {stage.name!r} with `inputs` and `splits`: only a source has splits"

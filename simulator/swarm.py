@@ -39,6 +39,8 @@ _WORK_S_MIN = 10.0
 #: By then a run is healed; what it still has to do after that is bounded too.
 DURATION_S_MAX = 150.0
 _RESTARTS = "1000000"
+#: Earlier seeds stay what they were when they were run.
+_MORE_FROM_SEED = 20_000
 
 _Fields = dict[str, Any]
 
@@ -61,6 +63,8 @@ def draw_scenario(seed: int, swarm: str = SWARM) -> Scenario:
     if double:
         work_s = _lengthen(jobs, work_s)
         _draw_splits(chance, jobs)
+    if seed >= _MORE_FROM_SEED:
+        _draw_more(random.Random(f"{seed}/{swarm}/more"), jobs)
     begins_s = max(job.submit_at_s for job in jobs)
     stages = {job.name: [stage.fields["name"] for stage in job.stages] for job in jobs}
     options = _draw_options(chance)
@@ -207,6 +211,15 @@ def _draw_splits(chance: random.Random, jobs: list[_DrawnJob]) -> None:
         for stage in job.stages:
             if not stage.fields["inputs"]:
                 stage.fields["splits"] = chance.random() < 0.5
+
+
+def _draw_more(chance: random.Random, jobs: list[_DrawnJob]) -> None:
+    """Sources with splits in every swarm, and rows whose order another attempt may change."""
+    _draw_splits(chance, jobs)
+    for job in jobs:
+        for stage in job.stages:
+            drawn = chance.random() < 0.2
+            stage.fields["unordered"] = drawn and not stage.fields["indeterminate"]
 
 
 def _shorten(jobs: list[_DrawnJob], slots: int) -> float:

@@ -16,6 +16,7 @@ from typing import assert_never
 
 from holdover.api import Job
 from holdover.api.dataset import DataSet, Exchange, Rows
+from holdover.api.plan import DeterminismName
 from holdover.jobgraph.index import JobGraphIndex
 from holdover.jobgraph.workload_draws import source_identities
 from holdover.v1.common_pb2 import ConfigEntry
@@ -121,6 +122,9 @@ def _described(
 ) -> DataSet:
     seconds = number_distribution(stage.seconds)
     output_bytes = number_distribution(stage.output_bytes)
+    determinism: DeterminismName = "unordered" if stage.unordered else "determinate"
+    if stage.indeterminate:
+        determinism = "indeterminate"
     if not stage.inputs and not stage.splits:
         return job.workload(
             seconds,
@@ -131,7 +135,7 @@ def _described(
             ledger_path=ledger_path,
             name=stage.name,
             parallelism=stage.parallelism,
-            determinism="indeterminate" if stage.indeterminate else "determinate",
+            determinism=determinism,
         )
     return _read(job, stage, stages).workload(
         seconds,
@@ -142,7 +146,7 @@ def _described(
         ledger_path=ledger_path,
         name=stage.name,
         parallelism=stage.parallelism,
-        determinism="indeterminate" if stage.indeterminate else "determinate",
+        determinism=determinism,
     )
 
 

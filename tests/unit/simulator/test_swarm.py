@@ -74,6 +74,15 @@ def test_a_swarm_has_all_exchanges_and_adaptive_and_flaky_stages() -> None:
     assert any(stage.indeterminate for stage in stages)
 
 
+@pytest.mark.parametrize("swarm", SWARMS)
+def test_from_seed_20000_on_rows_come_in_splits_and_in_any_order(swarm: str) -> None:
+    later = [draw_scenario(20_000 + seed, swarm) for seed in SEEDS]
+    stages = [stage for scenario in later for job in scenario.jobs for stage in job.stages]
+    assert any(stage.unordered for stage in stages)
+    assert any(stage.splits for stage in stages)
+    assert not any(s.unordered for seed in SEEDS for s in draw_scenario(seed, swarm).jobs[0].stages)
+
+
 def test_a_drawn_run_is_small_and_every_job_may_restart_without_bound() -> None:
     for seed in SEEDS:
         scenario = draw_scenario(seed)
