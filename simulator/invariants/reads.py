@@ -1,18 +1,19 @@
 """Nobody reads an uncommitted or stale partition (behaviour 2, 5.6).
 
 An attempt reads what its deployment names, and finds it only when its producer has finished. What
-a leader deploys names the attempts that are current with it. Where a producer is indeterminate,
-all that is read of it by attempts whose output counts must be of one attempt: the one that counts.
+a leader deploys names the attempts that are current with it. Where another attempt may give other
+rows, because the producer is indeterminate or rows without an order are dealt out by position, all
+that is read of it by attempts whose output counts must be of one attempt: the one that counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from holdover.ids import AttemptKey
-from holdover.jobgraph import determinism_of
+from holdover.jobgraph import determinism_of, exchanged
 from holdover.v1.common_pb2 import FinishedExecution
-from holdover.v1.job_pb2 import DETERMINISM_INDETERMINATE
+from holdover.v1.job_pb2 import DETERMINISM_INDETERMINATE, JobGraph
 from holdover.v1.taskmanager_pb2 import InputGate, TaskDeployment
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
@@ -32,9 +33,10 @@ class ReadsWhatCounts(Invariant):
         super().__init__(view, broken)
         self._deployments: dict[AttemptKey, TaskDeployment] = {}
         self._finished: dict[AttemptKey, None] = {}
-        #: What attempts have read of indeterminate producers.
+        #: What attempts have read that another attempt may give otherwise.
         self._read: dict[AttemptKey, dict[AttemptKey, None]] = {}
-        self._indeterminate: dict[str, frozenset[str]] = {}
+        #: By job, the exchanges of such rows: producing and reading vertex.
+        self._differing: dict[str, frozenset[tuple[str, str]]] = {}
         #: Gates that were compared with the graph already, by job, epoch and input.
         self._compared: dict[tuple[str, int, str, int], int] = {}
 
@@ -67,16 +69,16 @@ class ReadsWhatCounts(Invariant):
                 continue
             if producer not in self._finished:
                 self.broken(f"{read.reader} read {read.name}, whose producer has not finished")
-            if producer.vertex_id in self._indeterminate_of(producer.job_id):
+            exchange = (producer.vertex_id, read.reader.vertex_id)
+            if exchange in self._differing_of(producer.job_id):
                 self._read.setdefault(read.reader, {})[producer] = None
 
-    def _indeterminate_of(self, job_id: str) -> frozenset[str]:
-        known = self._indeterminate.get(job_id)
+    def _differing_of(self, job_id: str) -> frozenset[tuple[str, str]]:
+        known = self._differing.get(job_id)
         if known is None:
             job = self.view.jobs.get(job_id)
-            levels = determinism_of(job.graph) if job is not None else {}
-            known = frozenset(v for v, at in levels.items() if at == DETERMINISM_INDETERMINATE)
-            self._indeterminate[job_id] = known
+            known = frozenset(_differing(job.graph) if job is not None else ())
+            self._differing[job_id] = known
         return known
 
     # ------------------------------------------------------------------ what leaders do
@@ -114,7 +116,7 @@ class ReadsWhatCounts(Invariant):
     def _check_result(self, step: Step) -> None:
         """The output is decided: what made it has read the attempts that made it."""
         graph = step.scheduler.graph
-        if not self._indeterminate_of(step.job_id):
+        if not self._differing_of(step.job_id):
             return
         for vertex in graph.all_subtasks():
             reader = vertex.key(graph.job_id)
@@ -123,8 +125,19 @@ class ReadsWhatCounts(Invariant):
                 if current is not None and current.key(graph.job_id) != producer:
                     self.broken(
                         f"the result holds {reader}, which read {producer}, and"
-                        f" {current.key(graph.job_id)}: two attempts of an indeterminate subtask"
+                        f" {current.key(graph.job_id)}: two attempts that may give other rows"
                     )
+
+
+def _differing(graph: JobGraph) -> Iterator[tuple[str, str]]:
+    """Producing and reading vertex of each exchange that another attempt may fill otherwise."""
+    levels = determinism_of(graph)
+    vertices = {vertex.vertex_id: vertex for vertex in graph.vertices}
+    for edge in graph.edges:
+        output = vertices[edge.source_vertex_id].outputs[edge.source_output]
+        level = exchanged(levels[edge.source_vertex_id], output.distribution.kind)
+        if level == DETERMINISM_INDETERMINATE:
+            yield edge.source_vertex_id, edge.target_vertex_id
 
 
 def _names(deployment: TaskDeployment, producer: AttemptKey, output: int) -> bool:

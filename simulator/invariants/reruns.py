@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from holdover.ids import AttemptKey
 from holdover.v1 import events_pb2
-from holdover.v1.job_pb2 import DETERMINISM_INDETERMINATE
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.deployment import InputDigests
@@ -286,13 +285,12 @@ def _remember_finished(leader: _Leader, graph: ExecutionGraph) -> None:
 
 
 def _producer_is_reset(step: Step, vertex: ExecutionVertex) -> bool:
-    """Whether this step resets an indeterminate subtask that the vertex has read."""
+    """Whether this step resets a subtask that the vertex has read and another run of which may
+    give it other rows."""
     graph = step.scheduler.graph
-    producers = {
-        producer.id: None
-        for producer in graph.producers(vertex)
-        if graph.vertices[producer.vertex_id].determinism == DETERMINISM_INDETERMINATE
-    }
+    edges = graph.vertices[vertex.vertex_id].in_edges
+    differ = {edge.source for edge in edges if edge.rows_differ}
+    producers = {p.id: None for p in graph.producers(vertex) if p.vertex_id in differ}
     return any(
         (event.vertex_reset.vertex_id, subtask) in producers
         for event in step.decision.events

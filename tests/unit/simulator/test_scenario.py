@@ -57,6 +57,8 @@ def test_a_stage_is_read_from_its_own_text_form() -> None:
         ([MAP, {"name": "b", "inputs": ["mab"]}], "did you mean map"),
         ([MAP, {"name": "b", "exchange": "forward", "parallelism": 3}], "leave out"),
         ([MAP, {"name": "b", "inputs": ["map", "map"]}], "an input twice"),
+        ([{**MAP, "unordered": True, "indeterminate": True}], "say the latter alone"),
+        ([MAP, {"name": "b", "splits": True}], "only a source has splits"),
         ([], "either `stages` or `graph`"),
     ],
 )
