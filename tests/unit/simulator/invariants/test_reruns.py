@@ -7,14 +7,14 @@ import random
 import pytest
 
 from holdover.v1 import events_pb2
-from holdover.v1.job_pb2 import DETERMINISM_INDETERMINATE
+from holdover.v1.job_pb2 import DETERMINISM_INDETERMINATE, JobGraph
 from holdover.v1.taskmanager_pb2 import TaskDeployment
 from jobmanager.scheduler import actions as act
 from jobmanager.scheduler import signals as sig
 from jobmanager.scheduler.reconciliation import WAIT_TIMER
 from simulator.invariants.reruns import DRAINED, NoNeedlessRerun
 from simulator.invariants.view import Invariant, WorkerView
-from tests.unit.jobmanager.scheduler.job_graphs import chain, join
+from tests.unit.jobmanager.scheduler.job_graphs import chain, dealt_out, join
 from tests.unit.jobmanager.scheduler.scenes import finished, graph_with, reset
 from tests.unit.simulator.invariants.known_cluster import (
     KnownCluster,
@@ -152,6 +152,24 @@ def test_a_reset_for_a_producer_that_stays_is_found() -> None:
     indeterminate = events_pb2.RESET_REASON_INDETERMINATE_PRODUCER
     found = history(worker("tm-0", attempt("s", 0)), indeterminate).findings
     assert "for a producer that it does not reset" in found[0]
+
+
+@pytest.mark.parametrize(("job", "findings"), [(dealt_out(2), 0), (chain(2), 1)])
+def test_who_has_read_rows_in_no_order_by_their_position_follows(
+    job: JobGraph, findings: int
+) -> None:
+    """And nobody who has read them by their value."""
+    cluster = KnownCluster(living=[worker("tm-0")])
+    invariant = cluster.checked(NoNeedlessRerun)
+    of = scheduler(graph_with(job, 2, {"s": range(2), "m": range(2), "k": [0]}), workers=["tm-0"])
+    invariant.step(step(of, sig.JobStarted()))
+    lost, follows = reset("m", 0), reset("k", 0)
+    lost.vertex_reset.reason = LOST
+    follows.vertex_reset.reason = events_pb2.RESET_REASON_INDETERMINATE_PRODUCER
+    for event in (lost, follows):
+        of.graph.apply(event)
+    invariant.step(step(of, sig.WorkerLost("tm-0", ""), events=[lost, follows]))
+    assert len(cluster.findings) == findings, cluster.findings
 
 
 def test_a_wait_that_ends_before_its_time_is_found() -> None:
