@@ -79,7 +79,7 @@ soak: setup
 	$(BIN)/holdover simulate swarm-external --seeds 0..$$(($(SEEDS) - 1)) --jobs $$(nproc) $(ARGS)
 
 # A leader, or a worker, dies after each single step of its own, and again in the recovery: what
-# `make test` does with every so-many-th step. It takes some hours.
+# `make test` does with every so-many-th step. It takes about an hour.
 every-step: setup
 	HOLDOVER_EVERY_STEP=1 $(BIN)/python -m pytest -rA tests/simulation/test_death_at_every_step.py $(ARGS)
 
