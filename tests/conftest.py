@@ -29,13 +29,12 @@ PROCESS_END_TIMEOUT_S = 120.0
 
 
 @pytest.fixture(scope="session", autouse=True)
-def grpc_stays_up() -> Iterator[None]:
+def grpc_stays_up() -> None:
     """Without its last channel or server gRPC shuts its poller down, at any collection of garbage,
-    and joins a thread there: in the middle of whatever test runs then.
+    and joins a thread there: in the middle of whatever test runs then. It ends with the process: at
+    the end of all tests that thread has been waited for without end.
     """
     grpc.aio.init_grpc_aio()
-    yield
-    grpc.aio.shutdown_grpc_aio()
 
 
 @pytest.fixture(autouse=True)
