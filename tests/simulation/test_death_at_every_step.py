@@ -134,6 +134,14 @@ def problems(run: StruckRun, states: Sequence[str], ended_s_max: float) -> list[
     return found
 
 
+def judge_in_a_recovery(scenario: Scenario, second: kinds.FaultModel, count: int) -> None:
+    """The leader has died when half of the work was done, and is back; then something happens."""
+    first = run_with(scenario, []).of_life(0)
+    death = Strike(0, first[len(first) * 2 // 3].number, LEADER_DIES)
+    steps = run_with(scenario, [death]).of_life(1)
+    judge(scenario, [[death, Strike(1, s.number, second)] for s in some(steps, count)])
+
+
 def singly(steps: Iterable[Step], *made: kinds.FaultModel) -> list[list[Strike]]:
     """Each of these faults after each of these steps."""
     return [[Strike(step.life, step.number, each)] for step in steps for each in made]
@@ -251,13 +259,7 @@ def test_a_worker_dies_after_any_step_of_the_leader_or_its_own(watched: str, bac
 def test_something_happens_to_a_worker_at_any_step_of_a_recovery(
     kind: str, fields: dict[str, Any]
 ) -> None:
-    """The leader has died when half of the work was done, and is back."""
-    scenario = small_job()
-    first = run_with(scenario, []).of_life(0)
-    death = Strike(0, first[len(first) * 2 // 3].number, LEADER_DIES)
-    steps = run_with(scenario, [death]).of_life(1)
-    second = fault(kind, "taskmanager:1", **fields)
-    judge(scenario, [[death, Strike(1, s.number, second)] for s in some(steps, 10)])
+    judge_in_a_recovery(small_job(), fault(kind, "taskmanager:1", **fields), 10)
 
 
 # ------------------------------------------------------------------ shuffle services
@@ -302,13 +304,7 @@ def test_a_shuffle_service_dies_after_any_step_of_any_process(watched: str, back
 def test_something_happens_to_a_shuffle_service_at_any_step_of_a_recovery(
     kind: str, fields: dict[str, Any]
 ) -> None:
-    """The leader has died when half of the work was done, and is back."""
-    scenario = job_with_services()
-    first = run_with(scenario, []).of_life(0)
-    death = Strike(0, first[len(first) * 2 // 3].number, LEADER_DIES)
-    steps = run_with(scenario, [death]).of_life(1)
-    second = fault(kind, "shuffle:1", **fields)
-    judge(scenario, [[death, Strike(1, s.number, second)] for s in some(steps, 8)])
+    judge_in_a_recovery(job_with_services(), fault(kind, "shuffle:1", **fields), 8)
 
 
 # ------------------------------------------------------------------ while a job ends
