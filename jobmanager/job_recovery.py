@@ -25,7 +25,7 @@ from jobmanager.job_store import JobStore
 from jobmanager.recovery import RecoveryObserver, replay_job
 from jobmanager.scheduler.execution_graph import ExecutionGraph, ReplayError
 from jobmanager.scheduler.states import InvalidTransition
-from jobmanager.sink_commit import foreign_file
+from jobmanager.sink_commit import foreign_file, sinks_of
 
 RECOVERY_DATA_MISSING = "recovery data missing"
 
@@ -106,13 +106,7 @@ async def _begin_anew(
 
 async def _refuse_published(disk: Disk, job: job_pb2.JobGraph, reason: str) -> None:
     """When the job was submitted its output directories were empty."""
-    directories = [
-        operator.sink.path
-        for vertex in job.vertices
-        for operator in vertex.operators
-        if operator.HasField("sink")
-    ]
-    published = await foreign_file(disk, directories)
+    published = await foreign_file(disk, [directory for directory, _ in sinks_of(job)])
     if published is not None:
         raise RecoveryDataUnreadable(
             f"{reason}; output of the job is published already ({published}): remove it and retry"

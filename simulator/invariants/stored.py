@@ -12,6 +12,7 @@ from holdover.v1.archive_pb2 import ArchivedJob
 from holdover.v1.common_pb2 import FinishedExecution
 from holdover.v1.job_pb2 import JobGraph
 from jobmanager.job_store import JobStore
+from jobmanager.sink_commit import sinks_of
 from shuffle.finished_record import RECORD_SUFFIX, RecordDamaged, decode_record, index_is
 from shuffle.partition_name import DATA_SUFFIX, INDEX_SUFFIX, partition_base
 from shuffle.stocktaking import check_sizes
@@ -47,12 +48,7 @@ def exists(disk: Disk, path: str) -> bool:
 
 def output_directories(graph: JobGraph) -> list[str]:
     """Where the sinks of a job publish."""
-    return [
-        operator.sink.path
-        for vertex in graph.vertices
-        for operator in vertex.operators
-        if operator.HasField("sink")
-    ]
+    return [directory for directory, _ in sinks_of(graph)]
 
 
 def lives(worker: WorkerView | None, key: AttemptKey) -> bool:
